@@ -136,17 +136,18 @@ func (s *session) foundLine(ctx context.Context, a *attempt, key record) (line, 
 	}
 }
 
-// takes makes an attempt take the lock only if there is no line or, if byPlace is set, only while
-// its owner is the first in line.
-func (s *session) takes(a *attempt, at line, byPlace bool) {
-	a.with = nil
-	switch {
+// takes returns the change that writes the lock's key only if there is no line or, if the first in
+// line holds the lock by its place, only while it does.
+func (s *session) takes(a *attempt, at line, next record) *change {
+	c := &change{old: at.lock, next: next, only: a.only}
+	switch holder, byPlace := at.holder(); {
 	case byPlace:
-		place := s.store.keyOf(holdID{a.id.name, at.places[0].owner, lineRole})
-		a.only, a.with = same(place, at.places[0]), []*pb.RequestOp{del(place)}
+		place := s.store.keyOf(holdID{a.id.name, holder.owner, lineRole})
+		c.only, c.with = same(place, holder), []*pb.RequestOp{del(place)}
 	case a.fair || !s.alone.has(a.id.name):
-		a.only = []*pb.Compare{s.store.beside(a.id.name).empty()}
+		c.only = []*pb.Compare{s.store.beside(a.id.name).empty()}
 	}
+	return c
 }
 
 // takePlace puts an owner in line, if another owner still holds the lock as last seen. If not,
@@ -446,30 +447,23 @@ func (s *session) passOver(ctx context.Context, name string, at line) (dead bool
 // takeLock replaces the place of the first in line with the lock's key, or renews the key if the
 // owner already has it. It returns false if the owner doesn't hold the lock.
 func (s *session) takeLock(ctx context.Context, a *attempt) (held bool, err error) {
-	id := a.id
 	s.excludeOthers(a)
 	at, err := s.lookAtLine(ctx, a)
-	for err == nil {
+	held, _, err = transact(ctx, s, a, at, err, s.foundLine, func(at *line) (*change, error) {
 		holder, byPlace := at.holder()
-		if holder.free() || holder.owner != id.owner {
-			return false, nil
+		if holder.free() || holder.owner != a.id.owner {
+			return nil, nil
 		}
 		next := at.lock
 		if byPlace {
-			next.owner, next.count = id.owner, 1
+			next.owner, next.count = a.id.owner, 1
 		}
-		s.takes(a, at, byPlace)
-		var done bool
-		var key record
-		if done, key, err = s.write(ctx, a, at.lock, next); done {
-			s.left(ctx, id)
-			return true, nil
-		}
-		if err == nil {
-			at, err = s.foundLine(ctx, a, key)
-		}
+		return s.takes(a, *at, next), nil
+	})
+	if held {
+		s.left(ctx, a.id)
 	}
-	return false, err
+	return held, err
 }
 
 // KeepPlaces renews the lease of all places, and restores missing ones.

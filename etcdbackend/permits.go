@@ -98,58 +98,59 @@ func (s *session) stock(id holdID, res *pb.TxnResponse) (at stock, err error) {
 // the assumption is right, it needs one round trip.
 func (s *session) acquirePermits(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
-) (backend.AcquireResult, error) {
-	id := a.id
+) (res backend.AcquireResult, err error) {
 	s.seePermits(a)
 	a.tells = true
-	at := stock{mine: s.holds.guess(id)}
-	var err error
+	at := stock{mine: s.holds.guess(a.id)}
 	if req.Limit == 0 || at.mine.free() && s.looksFirst(a) {
 		at, err = s.countOut(ctx, a)
 	}
-	for err == nil {
-		var limit int
-		if limit, err = at.limit(req.Limit); err != nil {
-			break
-		}
-		if req.Permits > limit {
-			if at.rev == 0 { // without a look, it isn't known to be a semaphore
-				at, err = s.countOut(ctx, a)
-				continue
-			}
-			return backend.AcquireResult{},
-				refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
-		}
-		if !at.mine.free() && at.mine.count != req.Permits {
-			if _, err = s.whole(ctx, a, at.mine, req.Permits); err == nil {
-				req.Limit = limit // perhaps no hold states the limit any longer
-				at, err = s.countOut(ctx, a)
-			}
-			continue
-		}
-		if at.mine.free() && (req.Permits > limit-at.out() || at.keeps(id)) {
-			s.others.add(req.Name)
-			return backend.AcquireResult{Remaining: s.soonest(ctx, at.holds)}, nil
-		}
-		a.only = append(same(s.store.key(req.Name), record{}),
-			s.store.beside(req.Name).asOf(at.rev))
-		next := at.mine
-		next.owner, next.count, next.limit, next.said = req.Owner, req.Permits, limit, 0
-		var done bool
-		var key record
-		if done, key, err = s.write(ctx, a, at.mine, next); done {
-			s.hasPermits(req.Name, len(at.holds) > 0)
-			return backend.AcquireResult{Acquired: true, Count: key.count}, nil
-		}
+	var others bool
+	done, key, err := transact(ctx, s, a, at, err, s.foundStock, func(at *stock) (*change, error) {
+		limit, err := at.limit(req.Limit)
 		switch {
 		case err != nil:
-		case a.seen != nil:
-			at, err = s.stock(id, a.seen)
-		default:
-			at, err = s.countOut(ctx, a)
+			return nil, err
+		case req.Permits > limit && at.rev == 0:
+			*at, err = s.countOut(ctx, a) // without a look, it isn't known to be a semaphore
+			return again, err
+		case req.Permits > limit:
+			return nil, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
+		case !at.mine.free() && at.mine.count != req.Permits:
+			if _, err = s.whole(ctx, a, at.mine, req.Permits); err == nil {
+				req.Limit = limit // perhaps no hold states the limit any longer
+				*at, err = s.countOut(ctx, a)
+			}
+			return again, err
+		case at.mine.free() && (req.Permits > limit-at.out() || at.keeps(a.id)):
+			s.others.add(req.Name)
+			res.Remaining = s.soonest(ctx, at.holds)
+			return nil, nil
 		}
+		others = len(at.holds) > 0
+		c := &change{old: at.mine, next: at.mine, only: s.noneSince(req.Name, at.rev)}
+		c.next.owner, c.next.count, c.next.limit, c.next.said = req.Owner, req.Permits, limit, 0
+		return c, nil
+	})
+	if !done {
+		return res, err
 	}
-	return backend.AcquireResult{}, err
+	s.hasPermits(req.Name, others)
+	return backend.AcquireResult{Acquired: true, Count: key.count}, nil
+}
+
+// foundStock returns the state that a refused attempt found.
+func (s *session) foundStock(ctx context.Context, a *attempt, _ record) (stock, error) {
+	if a.seen == nil {
+		return s.countOut(ctx, a)
+	}
+	return s.stock(a.id, a.seen)
+}
+
+// noneSince returns the condition that no key of a semaphore has come or changed since a revision,
+// and that the name has no other lock.
+func (s *session) noneSince(name string, rev int64) []*pb.Compare {
+	return append(same(s.store.key(name), record{}), s.store.beside(name).asOf(rev))
 }
 
 // hasPermits records that an owner of this session acquired permits, and whether others hold some.
@@ -211,22 +212,16 @@ func (p *permits) told() {
 
 // whole releases an owner's permits if their number isn't permits. It then returns the owner's key.
 func (s *session) whole(ctx context.Context, a *attempt, key record, permits int) (record, error) {
-	for !key.free() && key.count != permits {
-		lease := key.lease
-		taken, now, err := s.delete(ctx, a, key)
-		if err != nil {
-			s.holds.doubt(a.id)
-			s.holds.suspect(a.id, lease)
-			return record{}, err
+	done, now, err := transact(ctx, s, a, key, nil, itself, func(now *record) (*change, error) {
+		if key = *now; key.free() || key.count == permits {
+			return nil, nil
 		}
-		if key = now; taken == nil {
-			continue
-		}
-		if err := s.giveBack(ctx, a.id, lease, a.ttl); err != nil {
-			return record{}, inDoubt(err)
-		}
+		return &change{old: key}, nil
+	})
+	if !done {
+		return key, err
 	}
-	return key, nil
+	return now, afterwards(s.giveBack(ctx, a.id, key.lease, a.ttl))
 }
 
 // soonest returns the time until the first permits expire. It is negative if that isn't known, or
@@ -259,35 +254,22 @@ func leasesOf(holds []record) (leases []int64) {
 func (s *session) forcePermits(
 	ctx context.Context, a *attempt,
 ) (backend.ForceReleaseResult, error) {
-	name := a.id.name
 	s.seePermits(a)
 	at, err := s.countOut(ctx, a)
-	for err == nil {
+	done, _, err := transact(ctx, s, a, at, err, s.foundStock, func(at *stock) (*change, error) {
 		if len(at.holds) == 0 {
-			return backend.ForceReleaseResult{}, nil
+			return nil, nil
 		}
-		if err = ended(ctx); err != nil {
-			break
-		}
-		a.only = append(same(s.store.key(name), record{}), s.store.beside(name).asOf(at.rev))
 		a.many = len(at.holds) > manyKeys
-		var forced *pb.TxnResponse
-		if forced, _, err = s.store.swap(ctx, a, record{},
-			s.store.all(name, permitRole).take()); forced != nil {
-			all, err := s.store.decodeAll(name, permitRole, taken(forced, 0))
-			if err == nil {
-				err = s.giveBackAll(ctx, name, permitRole, all)
-			}
-			if err != nil {
-				return backend.ForceReleaseResult{}, inDoubt(err)
-			}
-			return backend.ForceReleaseResult{Released: len(all) > 0}, nil
-		}
-		if err == nil {
-			at, err = s.stock(a.id, a.seen)
-		}
+		return &change{
+			only: s.noneSince(a.id.name, at.rev),
+			with: []*pb.RequestOp{s.store.all(a.id.name, permitRole).take()},
+		}, nil
+	})
+	if !done {
+		return backend.ForceReleaseResult{}, err
 	}
-	return backend.ForceReleaseResult{}, err
+	return s.forced(ctx, a, permitRole)
 }
 
 func (s *session) lookAtPermits(

@@ -31,8 +31,8 @@ func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
 	return s.scene(a.id, res)
 }
 
-// found returns the scene that a refused attempt saw. key is its own key in that scene.
-func (s *session) found(a *attempt, key record) (scene, error) {
+// foundScene returns the scene that a refused attempt saw. key is its own key in that scene.
+func (s *session) foundScene(_ context.Context, a *attempt, key record) (scene, error) {
 	switch {
 	case a.seen != nil:
 		return s.scene(a.id, a.seen)
@@ -164,47 +164,41 @@ func (s *session) renewMissing(ctx context.Context, a *attempt) (held bool, err 
 // acquireWrite assumes that the lock is free, as acquire does.
 func (s *session) acquireWrite(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
-) (backend.AcquireResult, error) {
-	id := a.id
+) (res backend.AcquireResult, err error) {
 	s.excludeOthers(a)
-	at := scene{write: s.holds.guess(id)}
-	var err error
+	at := scene{write: s.holds.guess(a.id)}
 	if at.write.free() && s.looksFirst(a) {
 		at, err = s.lookAround(ctx, a)
 	}
-	for err == nil {
+	done, key, err := transact(ctx, s, a, at, err, s.foundScene, func(at *scene) (*change, error) {
 		if others := at.others(req.Owner); len(others) > 0 {
 			s.others.add(req.Name)
-			left := req.Place <= 0 || at.write.owner == keptOf(id).owner
-			if !left {
-				left, at, err = s.leaveNote(ctx, a, req, at)
+			over := req.Place <= 0 || at.write.owner == keptOf(a.id).owner
+			var err error
+			if !over {
+				over, *at, err = s.leaveNote(ctx, a, req, *at)
 			}
-			if left {
-				return backend.AcquireResult{Remaining: s.longest(ctx, others)}, nil
+			if over {
+				res.Remaining = s.longest(ctx, others)
+				return nil, nil
 			}
-			continue
+			return again, err
 		}
-		a.with = nil
-		if s.holds.remembers(noteOf(id)) {
-			a.with = []*pb.RequestOp{del(s.store.keyOf(noteOf(id)))}
+		c := &change{old: at.write, next: at.write, only: a.only}
+		if s.holds.remembers(noteOf(a.id)) {
+			c.with = []*pb.RequestOp{del(s.store.keyOf(noteOf(a.id)))}
 		}
-		begins := at.write.free()
-		next := at.write
-		next.owner, next.count = req.Owner, at.write.count+1
-		var done bool
-		var key record
-		if done, key, err = s.write(ctx, a, at.write, next); done {
-			s.others.remove(req.Name)
-			if begins && a.with != nil {
-				s.dropNote(noteOf(id))
-			}
-			return backend.AcquireResult{Acquired: true, Count: key.count}, nil
-		}
-		if err == nil {
-			at, err = s.found(a, key)
-		}
+		c.next.owner, c.next.count = req.Owner, at.write.count+1
+		return c, nil
+	})
+	if !done {
+		return res, err
 	}
-	return backend.AcquireResult{}, err
+	s.others.remove(req.Name)
+	if a.old.free() && a.with != nil {
+		s.dropNote(noteOf(a.id))
+	}
+	return backend.AcquireResult{Acquired: true, Count: key.count}, nil
 }
 
 // others returns the leases of the holds that keep an owner from writing.
@@ -225,46 +219,38 @@ func (at scene) others(owner string) (leases []int64) {
 // contrary.
 func (s *session) acquireRead(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
-) (backend.AcquireResult, error) {
-	id := a.id
-	w := s.waits.find(id, req.Waited)
-	a.look = []*pb.RequestOp{
-		rangeOp(s.store.key(req.Name)),
-		s.store.all(req.Name, noteRole).findOp(0),
-		s.store.unshared(req.Name).findOp(1),
-	}
-	at := scene{mine: s.holds.guess(id), write: s.holds.guess(writeOf(id))}
-	var err error
+) (res backend.AcquireResult, err error) {
+	w := s.waits.find(a.id, req.Waited)
+	lock, notes := s.store.key(req.Name), s.store.all(req.Name, noteRole)
+	unshared := s.store.unshared(req.Name)
+	a.look = []*pb.RequestOp{rangeOp(lock), notes.findOp(0), unshared.findOp(1)}
+	at := scene{mine: s.holds.guess(a.id), write: s.holds.guess(writeOf(a.id))}
 	if at.mine.free() && at.write.free() && s.looksFirst(a) {
 		at, err = s.lookAround(ctx, a)
 	}
-	for err == nil {
-		if remaining, out := s.keptOut(ctx, id, w, at); out {
+	done, _, err := transact(ctx, s, a, at, err, s.foundScene, func(at *scene) (*change, error) {
+		if remaining, out := s.keptOut(ctx, a.id, w, *at); out {
 			s.others.add(req.Name)
-			s.waits.goOn(id, w, at.rev)
-			return backend.AcquireResult{Remaining: remaining}, nil
+			s.waits.goOn(a.id, w, at.rev)
+			res.Remaining = remaining
+			return nil, nil
 		}
-		a.only = same(s.store.key(req.Name), at.write)
+		c := &change{old: at.mine, next: at.mine, only: same(lock, at.write)}
 		if at.write.free() {
-			a.only = append(a.only, s.store.unshared(req.Name).empty())
+			c.only = append(c.only, unshared.empty())
 			if len(at.notes) == 0 {
-				a.only = append(a.only, s.store.all(req.Name, noteRole).empty())
+				c.only = append(c.only, notes.empty())
 			}
 		}
-		next := at.mine
-		next.owner, next.count = req.Owner, 1
-		var done bool
-		var key record
-		if done, key, err = s.write(ctx, a, at.mine, next); done {
-			s.others.remove(req.Name)
-			s.waits.end(id)
-			return backend.AcquireResult{Acquired: true, Count: 1}, nil
-		}
-		if err == nil {
-			at, err = s.found(a, key)
-		}
+		c.next.owner, c.next.count = req.Owner, 1
+		return c, nil
+	})
+	if !done {
+		return res, err
 	}
-	return backend.AcquireResult{}, err
+	s.others.remove(req.Name)
+	s.waits.end(a.id)
+	return backend.AcquireResult{Acquired: true, Count: 1}, nil
 }
 
 // heldRead returns the key of an owner that gives its read back, and so no longer waits for it.
@@ -289,37 +275,39 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 func (s *session) forceReads(
 	ctx context.Context, a *attempt,
 ) (backend.ForceReleaseResult, error) {
-	name := a.id.name
 	a = &attempt{id: writeOf(a.id)}
 	s.excludeOthers(a)
 	at, err := s.lookAround(ctx, a)
-	for err == nil {
+	done, _, err := transact(ctx, s, a, at, err, s.foundScene, func(at *scene) (*change, error) {
 		if !at.write.free() || len(at.reads) == 0 {
-			return backend.ForceReleaseResult{}, nil
-		}
-		if err = ended(ctx); err != nil {
-			break
+			return nil, nil
 		}
 		// The reads are deleted only if no key has come or changed since the look. A new key might
 		// belong to another lock.
-		reads := s.store.all(name, readRole)
-		a.only, a.many = []*pb.Compare{reads.asOf(at.rev)}, len(at.reads) > manyKeys
-		var forced *pb.TxnResponse
-		if forced, _, err = s.store.swap(ctx, a, record{}, reads.take()); forced != nil {
-			all, err := s.store.decodeAll(name, readRole, taken(forced, 0))
-			if err == nil {
-				err = s.giveBackAll(ctx, name, readRole, all)
-			}
-			if err != nil {
-				return backend.ForceReleaseResult{}, inDoubt(err)
-			}
-			return backend.ForceReleaseResult{Released: len(all) > 0}, nil
-		}
-		if err == nil {
-			at, err = s.scene(a.id, a.seen)
-		}
+		reads := s.store.all(a.id.name, readRole)
+		a.many = len(at.reads) > manyKeys
+		return &change{
+			only: []*pb.Compare{reads.asOf(at.rev)}, with: []*pb.RequestOp{reads.take()},
+		}, nil
+	})
+	if !done {
+		return backend.ForceReleaseResult{}, err
 	}
-	return backend.ForceReleaseResult{}, err
+	return s.forced(ctx, a, readRole)
+}
+
+// forced returns the result of a step that deleted all holds of a role.
+func (s *session) forced(
+	ctx context.Context, a *attempt, as role,
+) (backend.ForceReleaseResult, error) {
+	all, err := s.store.decodeAll(a.id.name, as, taken(a.done, 0))
+	if err == nil {
+		err = s.giveBackAll(ctx, a.id.name, as, all)
+	}
+	if err != nil {
+		return backend.ForceReleaseResult{}, inDoubt(err)
+	}
+	return backend.ForceReleaseResult{Released: len(all) > 0}, nil
 }
 
 // giveBackAll revokes the leases of holds that were forced.

@@ -182,24 +182,20 @@ func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 // request. If the old lease has ended, it finds out whether the hold has also ended.
 func (b *batch) rewrite(r int, a *attempt, key record) {
 	b.apart(func() {
-		var err error
-		for err == nil {
-			if trim := b.kind(r).trim; trim != nil {
-				if key, err = trim(b.session, b.ctx, a, key, b.reqs[r].Permits); err != nil {
-					break
+		held, _, err := transact(b.ctx, b.session, a, key, nil, itself,
+			func(key *record) (_ *change, err error) {
+				if trim := b.kind(r).trim; trim != nil {
+					*key, err = trim(b.session, b.ctx, a, *key, b.reqs[r].Permits)
 				}
-			}
-			if key.free() || key.owner != a.id.owner {
-				err = b.mistaken(b.ctx, a, key)
-				break
-			}
-			var done bool
-			if done, key, err = b.write(b.ctx, a, key, key); done {
-				b.done(r, true, nil)
-				return
-			}
-		}
-		b.done(r, false, err)
+				if err != nil {
+					return nil, err
+				}
+				if key.free() || key.owner != a.id.owner {
+					return nil, b.mistaken(b.ctx, a, *key)
+				}
+				return &change{old: *key, next: *key}, nil
+			})
+		b.done(r, held, err)
 	})
 }
 

@@ -84,13 +84,11 @@ func (s *session) Acquire(
 // last look, or if a lease would have to be granted.
 func (s *session) acquire(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
-) (backend.AcquireResult, error) {
-	id := a.id
+) (res backend.AcquireResult, err error) {
 	s.excludeOthers(a)
-	at := line{lock: s.holds.guess(id)}
-	var last record // the last holder that was found with an ended lease
-	var told bool   // a message tells the waiter of the grant, so no next look is needed
-	var err error
+	a.onlyUp = a.fair && !req.Reentry
+	at := line{lock: s.holds.guess(a.id)}
+	var told bool // a message tells the waiter of the grant, so no next look is needed
 	if a.fair && at.lock.free() && req.Place > 0 {
 		// The watcher's line may be out of date. That does no harm, since the request for a place
 		// checks whether another owner still holds the lock.
@@ -102,63 +100,75 @@ func (s *session) acquire(
 	if !told && at.lock.free() && s.looksFirst(a) {
 		at, err = s.beginLine(ctx, a)
 	}
-	for err == nil {
+	var last record // the last holder that was found with an ended lease
+	done, key, err := transact(ctx, s, a, at, err, s.foundLine, func(at *line) (*change, error) {
 		holder, byPlace := at.holder()
 		if !holder.free() && holder.owner != req.Owner {
-			s.others.add(req.Name)
-			var dead bool
-			if dead, err = s.passOver(ctx, req.Name, at); dead && err == nil {
-				at, err = s.lookAtLine(ctx, a)
+			var over bool
+			if res.Remaining, over, err = s.wait(ctx, a, req, at, &last, told); over {
+				return nil, nil
 			}
-			if dead || err != nil {
-				continue
-			}
-			if placed := !a.fair || req.Place <= 0 || holder.owner == keptOf(id).owner; !placed {
-				if placed, at, err = s.takePlace(ctx, a, req.Place, at); !placed {
-					continue
-				}
-			}
-			if told {
-				return backend.AcquireResult{Remaining: -1}, nil
-			}
-			remaining, over, err := s.ends(ctx, req.Name, at)
-			switch {
-			case err != nil:
-				return backend.AcquireResult{Remaining: -1}, nil
-			case !over || holder == last:
-				return backend.AcquireResult{Remaining: remaining}, nil
-			}
-			last = holder
-			if at, err = s.lookAtLine(ctx, a); err != nil {
-				return backend.AcquireResult{Remaining: -1}, nil
-			}
-			continue
+			return again, err
 		}
 		next := at.lock
 		next.owner = req.Owner
 		if byPlace {
 			next.count = 1
 		}
-		if a.onlyUp = a.fair && !req.Reentry; !a.onlyUp || next.count == 0 {
+		if !a.onlyUp || next.count == 0 {
 			next.count++
 		}
-		s.takes(a, at, byPlace)
-		var done bool
-		var key record
-		if done, key, err = s.write(ctx, a, at.lock, next); done {
-			s.others.remove(req.Name)
-			res := backend.AcquireResult{Acquired: true, Count: key.count}
-			if a.token {
-				res.Token = uint64(key.created)
-			}
-			s.left(ctx, id)
-			return res, nil
-		}
-		if err == nil {
-			at, err = s.foundLine(ctx, a, key)
+		return s.takes(a, *at, next), nil
+	})
+	if !done {
+		return res, err
+	}
+	s.others.remove(req.Name)
+	res = backend.AcquireResult{Acquired: true, Count: key.count}
+	if a.token {
+		res.Token = uint64(key.created)
+	}
+	s.left(ctx, a.id)
+	return res, nil
+}
+
+// wait puts an owner in line behind the holder of the lock, if it has asked for a place. over
+// reports whether the attempt is over. Then remaining is how long the lock is held. Otherwise wait
+// has looked again. told reports whether no look is needed to learn of the grant. last is the last
+// holder that was found with an ended lease.
+func (s *session) wait(
+	ctx context.Context, a *attempt, req backend.AcquireRequest, at *line, last *record, told bool,
+) (remaining time.Duration, over bool, err error) {
+	s.others.add(req.Name)
+	dead, err := s.passOver(ctx, req.Name, *at)
+	if dead && err == nil {
+		*at, err = s.lookAtLine(ctx, a)
+	}
+	if dead || err != nil {
+		return 0, false, err
+	}
+	holder, _ := at.holder()
+	if a.fair && req.Place > 0 && holder.owner != keptOf(a.id).owner {
+		var placed bool
+		if placed, *at, err = s.takePlace(ctx, a, req.Place, *at); !placed {
+			return 0, false, err
 		}
 	}
-	return backend.AcquireResult{}, err
+	if told {
+		return -1, true, nil
+	}
+	remaining, over, err = s.ends(ctx, req.Name, *at)
+	if err != nil {
+		return -1, true, nil
+	}
+	if !over || holder == *last {
+		return remaining, true, nil
+	}
+	*last = holder
+	if *at, err = s.lookAtLine(ctx, a); err != nil {
+		return -1, true, nil
+	}
+	return 0, false, nil
 }
 
 // beginLine makes the first look of an attempt. If the kind has no places, it reads only the lock's
@@ -179,78 +189,101 @@ func (s *session) looksFirst(a *attempt) bool {
 
 func (s *session) Release(
 	ctx context.Context, req backend.ReleaseRequest,
-) (backend.ReleaseResult, error) {
+) (res backend.ReleaseResult, err error) {
 	k, err := check(ctx, req.Kind)
 	if err != nil {
 		return backend.ReleaseResult{}, err
 	}
 	a := k.attempt(req.Name, req.Owner, s.store.ttl(req.Lease))
-	id, ttl, keeps := a.id, a.ttl, req.Keep > 0 && k.keeps
 	key, err := k.held(s, ctx, a)
-	for err == nil {
-		var done, freed bool
-		if k.trim != nil {
-			key, err = k.trim(s, ctx, a, key, req.Permits)
-		}
-		if k.leave != nil && (key.free() || key.owner != req.Owner) {
-			if key, freed, err = k.leave(s, ctx, a, key, keeps); freed {
-				return backend.ReleaseResult{Outcome: backend.Freed},
-					afterwards(s.giveBack(ctx, id, 0, ttl))
-			}
-		}
-		switch {
-		case err != nil:
-		case key.free() || key.owner != req.Owner:
-			// A late request of this hold must no longer acquire the lock.
-			if err = s.giveBack(ctx, id, 0, ttl); err != nil {
-				return backend.ReleaseResult{}, notDone(err)
-			}
-			if keeps {
-				if kept, err := s.isKept(ctx, a, key); kept || err != nil {
-					return backend.ReleaseResult{Outcome: backend.Kept}, err
-				}
-			}
-			return backend.ReleaseResult{Outcome: backend.NotHeld}, s.mistaken(ctx, a, key)
-		case key.count > 1 && k.trim == nil:
-			next := key
-			next.count--
-			if done, key, err = s.write(ctx, a, key, next); done {
-				return backend.ReleaseResult{Outcome: backend.Left}, nil
-			}
-		case keeps:
-			lease := key.lease
-			if done, key, err = s.keep(ctx, a, key, req.Keep); done {
-				s.joinAgain(req.Name)
-				return backend.ReleaseResult{Outcome: backend.Kept},
-					afterwards(s.givenBack(ctx, id, lease, ttl))
-			}
-			if err != nil {
-				s.holds.doubt(id)
-				s.holds.suspect(id, lease)
-			}
-		default:
-			lease := key.lease
-			var ops []*pb.RequestOp
-			if req.AskWaiting && k.polite {
-				ops = append(ops, s.store.someWaiting(req.Name))
-			}
-			var freed *pb.TxnResponse
-			if freed, key, err = s.delete(ctx, a, key, ops...); freed != nil {
-				if err = s.givenBack(ctx, id, lease, ttl); err != nil {
-					return backend.ReleaseResult{}, inDoubt(err)
-				}
-				if !k.polite {
-					return backend.ReleaseResult{Outcome: backend.Freed}, nil
-				}
-				return s.freed(req, freed), nil
-			}
-			if err != nil {
-				s.holds.doubt(id)
-				s.holds.suspect(id, lease)
-			}
+	done, _, err := transact(ctx, s, a, key, err, itself, func(key *record) (c *change, err error) {
+		c, res, err = s.release(ctx, k, a, key, req)
+		return c, err
+	})
+	if !done {
+		return res, err
+	}
+	return s.released(ctx, a, req)
+}
+
+// release decides how to release a hold. If there is nothing to change, it returns the result.
+func (s *session) release(
+	ctx context.Context, k *kind, a *attempt, key *record, req backend.ReleaseRequest,
+) (c *change, res backend.ReleaseResult, err error) {
+	keeps := req.Keep > 0 && k.keeps
+	if k.trim != nil {
+		*key, err = k.trim(s, ctx, a, *key, req.Permits)
+	}
+	if k.leave != nil && (key.free() || key.owner != req.Owner) {
+		var freed bool
+		if *key, freed, err = k.leave(s, ctx, a, *key, keeps); freed {
+			res.Outcome = backend.Freed
+			return nil, res, afterwards(s.giveBack(ctx, a.id, 0, a.ttl))
 		}
 	}
-	return backend.ReleaseResult{}, err
+	c = &change{old: *key}
+	switch {
+	case err != nil:
+		return nil, res, err
+	case key.free() || key.owner != req.Owner:
+		res, err = s.notHeld(ctx, a, *key, keeps)
+		return nil, res, err
+	case key.count > 1 && k.trim == nil:
+		c.next = *key
+		c.next.count--
+	case keeps:
+		c.keep = req.Keep
+	case req.AskWaiting && k.polite:
+		c.with = []*pb.RequestOp{s.store.someWaiting(req.Name)}
+	}
+	return c, res, nil
+}
+
+// notHeld returns the result of a release by an owner that holds nothing. key is the key that was
+// found.
+func (s *session) notHeld(
+	ctx context.Context, a *attempt, key record, keeps bool,
+) (backend.ReleaseResult, error) {
+	// A late request of this hold must no longer acquire the lock.
+	if err := s.giveBack(ctx, a.id, 0, a.ttl); err != nil {
+		return backend.ReleaseResult{}, notDone(err)
+	}
+	if keeps {
+		if kept, err := s.isKept(ctx, a, key); kept || err != nil {
+			return backend.ReleaseResult{Outcome: backend.Kept}, err
+		}
+	}
+	return backend.ReleaseResult{Outcome: backend.NotHeld}, s.mistaken(ctx, a, key)
+}
+
+// released returns the result of a release that was carried out. If the lock is free and other
+// calls of this client wait, the session joins the waiting sessions as the last.
+func (s *session) released(
+	ctx context.Context, a *attempt, req backend.ReleaseRequest,
+) (res backend.ReleaseResult, err error) {
+	switch {
+	case a.keep > 0:
+		s.joinAgain(req.Name)
+		return backend.ReleaseResult{Outcome: backend.Kept}, afterwards(s.givenBack(ctx, a))
+	case a.next.owner != "":
+		return backend.ReleaseResult{Outcome: backend.Left}, nil
+	}
+	if err := s.givenBack(ctx, a); err != nil {
+		return backend.ReleaseResult{}, inDoubt(err)
+	}
+	res.Outcome = backend.Freed
+	if !a.polite {
+		return res, nil
+	}
+	if len(a.done.Responses) > 1 {
+		res.Counted, res.Waiting = true, s.waiters.others(req.Name,
+			a.done.Responses[1].GetResponseRange().GetKvs())
+	}
+	if res.Waiting > 0 {
+		s.others.add(req.Name) // one of the waiting sessions will soon have the lock
+	}
+	s.joinAgain(req.Name)
+	return res, nil
 }
 
 // guessed returns the key that this session last wrote for a hold.
@@ -258,29 +291,14 @@ func (s *session) guessed(_ context.Context, a *attempt) (record, error) {
 	return s.holds.guess(a.id), nil
 }
 
-// givenBack reuses or revokes the leases of a hold that has just been released. attached is the
-// lease that its key had.
-func (s *session) givenBack(ctx context.Context, id holdID, attached, ttl int64) error {
-	if spare, ok := s.holds.spare(id, attached); ok {
+// givenBack reuses or revokes the leases of a hold that has just been released.
+func (s *session) givenBack(ctx context.Context, a *attempt) error {
+	attached := a.old.lease
+	if spare, ok := s.holds.spare(a.id, attached); ok {
 		s.leases.put(spare)
 		attached = 0
 	}
-	return s.giveBack(ctx, id, attached, ttl)
-}
-
-// freed returns the answer to a release that freed the lock. If other calls of this client wait,
-// the session joins the waiting sessions as the last.
-func (s *session) freed(req backend.ReleaseRequest, done *pb.TxnResponse) backend.ReleaseResult {
-	res := backend.ReleaseResult{Outcome: backend.Freed}
-	if len(done.Responses) > 1 {
-		res.Counted, res.Waiting = true, s.waiters.others(req.Name,
-			done.Responses[1].GetResponseRange().GetKvs())
-	}
-	if res.Waiting > 0 {
-		s.others.add(req.Name) // one of the waiting sessions will soon have the lock
-	}
-	s.joinAgain(req.Name)
-	return res
+	return s.giveBack(ctx, a.id, attached, a.ttl)
 }
 
 // joinAgain makes the session the last that waits for a lock, if it is subscribed and has no key.
@@ -312,28 +330,33 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 func (s *session) forceWrite(
 	ctx context.Context, a *attempt,
 ) (backend.ForceReleaseResult, error) {
-	id := a.id
 	key, err := s.read(ctx, a)
-	for err == nil {
+	done, _, err := transact(ctx, s, a, key, err, itself, func(key *record) (*change, error) {
 		if key.free() {
-			return backend.ForceReleaseResult{}, s.mistaken(ctx, a, key)
+			return nil, s.mistaken(ctx, a, *key)
 		}
-		id.owner, _ = key.keptFrom()
-		lease := key.lease
-		var freed *pb.TxnResponse
-		if freed, key, err = s.delete(ctx, a, key,
-			span{key: s.store.keyOf(readOf(id))}.take()); freed != nil {
-			err := s.giveBack(ctx, id, lease, 0)
-			if read := first(taken(freed, 1)); read != nil && err == nil {
-				err = s.giveBack(ctx, readOf(id), read.Lease, 0)
-			}
-			if err != nil {
-				return backend.ForceReleaseResult{}, inDoubt(err)
-			}
-			return backend.ForceReleaseResult{Released: true}, nil
-		}
+		return &change{old: *key, with: []*pb.RequestOp{
+			span{key: s.store.keyOf(readOf(writerOf(a.id.name, *key)))}.take(),
+		}}, nil
+	})
+	if !done {
+		return backend.ForceReleaseResult{}, err
 	}
-	return backend.ForceReleaseResult{}, err
+	id := writerOf(a.id.name, a.old)
+	err = s.giveBack(ctx, id, a.old.lease, 0)
+	if read := first(taken(a.done, 1)); read != nil && err == nil {
+		err = s.giveBack(ctx, readOf(id), read.Lease, 0)
+	}
+	if err != nil {
+		return backend.ForceReleaseResult{}, inDoubt(err)
+	}
+	return backend.ForceReleaseResult{Released: true}, nil
+}
+
+// writerOf returns the hold of a lock's writer, also if the write is kept.
+func writerOf(name string, key record) holdID {
+	owner, _ := key.keptFrom()
+	return holdID{name, owner, writeRole}
 }
 
 func (s *session) lookAtWrite(
@@ -578,20 +601,20 @@ func (s *session) lastsFor(id holdID, key record, ttl int64) bool {
 	return ok && l.ttl == ttl
 }
 
-// delete deletes the key of a hold if it hasn't changed, and carries out ops. If the key has
-// changed, done is nil, and key is the present key.
-func (s *session) delete(
-	ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp,
-) (done *pb.TxnResponse, key record, err error) {
+// delete deletes the key of a hold.
+func (s *session) delete(ctx context.Context, a *attempt) (done bool, key record, err error) {
 	if err := ended(ctx); err != nil {
-		return nil, record{}, err
+		return false, record{}, err
 	}
-	deletion := del(s.store.keyOf(a.id))
-	done, key, err = s.store.swap(ctx, a, old, append([]*pb.RequestOp{deletion}, ops...)...)
-	if len(ops) > 0 && a.id.role == lockRole && refusedBeside(err) {
-		done, key, err = s.store.swap(ctx, a, old, deletion)
+	ops := a.with
+	if !a.old.free() {
+		ops = append([]*pb.RequestOp{del(s.store.keyOf(a.id))}, a.with...)
 	}
-	return done, key, err
+	a.done, key, err = s.store.swap(ctx, a, a.old, ops...)
+	if len(a.with) > 0 && a.id.role == lockRole && refusedBeside(err) {
+		a.done, key, err = s.store.swap(ctx, a, a.old, ops[0])
+	}
+	return a.done != nil, key, err
 }
 
 // refusedBeside reports whether a transaction may have been refused because of keys other than the

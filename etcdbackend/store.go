@@ -219,8 +219,7 @@ type attempt struct {
 	id  holdID
 	ttl int64 // the length of the hold's lease in seconds; 0: it doesn't matter
 
-	only []*pb.Compare   // conditions when the hold begins, besides that its key is free
-	with []*pb.RequestOp // carried out when the hold begins, besides writing the key
+	change
 	look []*pb.RequestOp // read after the key if the attempt is refused
 	seen *pb.TxnResponse // the answer to look
 
