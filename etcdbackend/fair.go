@@ -85,18 +85,15 @@ func inOrder(places []record) {
 
 // line reads the answer to a look at the lock's key and at all keys besides it.
 func (s *session) line(id holdID, res *pb.TxnResponse) (at line, err error) {
-	lock, err := ranged(res, 0)
+	kvs, err := ranges(res, 2)
 	if err != nil {
 		return line{}, err
 	}
-	if len(res.Responses) < 2 || res.Responses[1].GetResponseRange() == nil {
-		return line{}, errShape
-	}
 	at.rev = res.Header.GetRevision()
-	if at.lock, err = decode(lockRole, lock); err != nil {
+	if at.lock, err = decode(lockRole, first(kvs[0])); err != nil {
 		return line{}, err
 	}
-	at.places, err = s.store.decodeAll(id.name, lineRole, res.Responses[1].GetResponseRange().Kvs)
+	at.places, err = s.store.decodeAll(id.name, lineRole, kvs[1])
 	inOrder(at.places)
 	if holder, byPlace := at.holder(); byPlace && err == nil {
 		s.places.timeLeft(id.name, holder)
@@ -142,7 +139,7 @@ func (s *session) takes(a *attempt, at line, next record) *change {
 	c := &change{old: at.lock, next: next, only: a.only}
 	switch holder, byPlace := at.holder(); {
 	case byPlace:
-		place := s.store.keyOf(holdID{a.id.name, holder.owner, lineRole})
+		place := s.store.placeKey(a.id.name, holder.owner)
 		c.only, c.with = same(place, holder), []*pb.RequestOp{del(place)}
 	case a.fair || !s.alone.has(a.id.name):
 		c.only = []*pb.Compare{s.store.beside(a.id.name).empty()}
@@ -212,7 +209,7 @@ func (s *session) takePlace(
 func (s *session) stillHeld(name string, at line) []*pb.Compare {
 	if n := len(at.places); n > 0 {
 		last := at.places[n-1]
-		return same(s.store.keyOf(holdID{name, last.owner, lineRole}), last)
+		return same(s.store.placeKey(name, last.owner), last)
 	}
 	return same(s.store.key(name), at.lock)
 }
@@ -278,7 +275,7 @@ func (s *session) leaveLine(
 // not, leave returns the lock's key.
 func (s *session) leave(ctx context.Context, a *attempt) (freed bool, key record, err error) {
 	id := a.id
-	place := s.store.keyOf(holdID{id.name, id.owner, lineRole})
+	place := s.store.placeKey(id.name, id.owner)
 	look := []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.beside(id.name).findOp(0)}
 	was, holds := s.places.find(id.name, id.owner)
 	var at line
@@ -350,7 +347,7 @@ func (s *session) forceHolder(
 		a.id.owner = holder.owner
 		key, compare := s.store.key(a.id.name), same(s.store.key(a.id.name), at.lock)
 		if byPlace {
-			key = s.store.keyOf(holdID{a.id.name, holder.owner, lineRole})
+			key = s.store.placeKey(a.id.name, holder.owner)
 			compare = append(compare, same(key, holder)...)
 		}
 		var res *pb.TxnResponse
@@ -376,8 +373,16 @@ func (s *session) forceHolder(
 func (s *session) lookAtHolder(
 	ctx context.Context, a *attempt, req backend.LookRequest,
 ) (backend.LookResult, error) {
-	at, err := s.lookAtLine(ctx, a)
-	var last record
+	return s.lookAtHold(ctx, a, req, s.lookAtLine)
+}
+
+// lookAtHold implements Look for a lock that one owner holds. If the lease of the hold has ended,
+// it looks again, since the key may have been deleted, or moved to another lease.
+func (s *session) lookAtHold(
+	ctx context.Context, a *attempt, req backend.LookRequest,
+	look func(context.Context, *attempt) (line, error),
+) (backend.LookResult, error) {
+	at, err := look(ctx, a)
 	for err == nil {
 		holder, byPlace := at.holder()
 		if holder.free() {
@@ -393,12 +398,14 @@ func (s *session) lookAtHolder(
 		}
 		_, res.Kept = holder.keptFrom()
 		var over bool
-		if res.Remaining, over, err = s.ends(ctx, req.Name, at); err == nil &&
-			(!over || holder == last) {
+		if res.Remaining, over, err = s.ends(ctx, req.Name, at); err == nil && !over {
 			return res, nil
 		}
-		if last = holder; err == nil {
-			at, err = s.lookAtLine(ctx, a)
+		if err == nil {
+			at, err = look(ctx, a)
+		}
+		if now, _ := at.holder(); err == nil && now == holder {
+			return res, nil
 		}
 	}
 	return backend.LookResult{}, err
@@ -433,7 +440,7 @@ func (s *session) passOver(ctx context.Context, name string, at line) (dead bool
 	if !byPlace || s.places.timeLeft(name, holder) > 0 {
 		return false, nil
 	}
-	place := s.store.keyOf(holdID{name, holder.owner, lineRole})
+	place := s.store.placeKey(name, holder.owner)
 	_, err = insist(ctx, patience(0), s.store.kv.Txn, &pb.TxnRequest{
 		Compare: append(same(s.store.key(name), at.lock), same(place, holder)...),
 		Success: []*pb.RequestOp{del(place)},
@@ -530,37 +537,28 @@ func (s *session) KeepPlaces(
 func (s *session) mend(
 	ctx context.Context, set *placeSet, l lease, owners []string, at line,
 ) (wrong bool, err error) {
-	name := set.name
-	m := menders{}
+	var m []mending
 	now := time.Now()
 	for i, place := range at.places {
 		if i == 0 && at.lock.free() {
 			continue // the first in line holds the lock by this place, whose lease stays
 		}
-		id := holdID{name, place.owner, lineRole}
+		id := holdID{set.name, place.owner, lineRole}
 		key := s.store.keyOf(id)
 		switch wanted := slices.Contains(owners, place.owner); {
 		case wanted && place.lease != l.id:
 			next := place
 			next.lease = l.id
 			m = append(m, mending{same(key, place), s.store.put(id, next)})
-		case !wanted && place.lease == l.id && s.places.over(name, place.owner, now):
+		case !wanted && place.lease == l.id && s.places.over(set.name, place.owner, now):
 			m = append(m, mending{same(key, place), del(key)})
 		}
 	}
 	if len(m) > 0 {
-		return true, s.mendAll(ctx, set, l, m)
+		return true, s.mendAll(ctx, set, l, nil, m)
 	}
-	var back []string
-	for _, owner := range owners {
-		if at.place(owner).free() && at.lock.owner != owner && !slices.Contains(back, owner) {
-			back = append(back, owner)
-		}
-	}
-	if len(back) == 0 {
-		return false, nil
-	}
-	return true, s.comeBack(ctx, set, l, back, at)
+	only, m := s.comeBack(set, l, owners, at)
+	return len(m) > 0, s.mendAll(ctx, set, l, only, m)
 }
 
 // A mending is a change of a key, to be made unless the key has changed since it was seen.
@@ -569,69 +567,61 @@ type mending struct {
 	do   *pb.RequestOp
 }
 
-type menders []mending
-
 // mostMended is the maximum number of keys that one transaction repairs. A server allows 128
 // comparisons, and each key needs two.
 const mostMended = 60
 
-// mendAll carries out all mendings, in transactions of at most mostMended keys. If a key has
-// changed since it was seen, mendAll stops, and the caller looks again.
-func (s *session) mendAll(ctx context.Context, set *placeSet, l lease, m menders) error {
+// mendAll carries out all mendings, in transactions of at most mostMended keys, each on the
+// conditions only. If a key has changed since it was seen, mendAll stops, and the caller looks
+// again.
+func (s *session) mendAll(
+	ctx context.Context, set *placeSet, l lease, only []*pb.Compare, m []mending,
+) error {
 	for some := range slices.Chunk(m, mostMended) {
-		req := &pb.TxnRequest{}
+		req := &pb.TxnRequest{Compare: slices.Clone(only)}
 		for _, m := range some {
 			req.Compare = append(req.Compare, m.only...)
 			req.Success = append(req.Success, m.do)
 		}
-		if done, err := s.mendSome(ctx, set, l, req); err != nil || !done {
-			return err
+		res, err := insist(ctx, patience(l.ttl), s.store.kv.Txn, req)
+		switch {
+		case gone(err):
+			s.places.lost(set, l)
+			return nil
+		case err != nil:
+			return inDoubt(err)
+		case !res.Succeeded:
+			return nil
 		}
 	}
 	return nil
 }
 
-func (s *session) mendSome(
-	ctx context.Context, set *placeSet, l lease, req *pb.TxnRequest,
-) (done bool, err error) {
-	res, err := insist(ctx, patience(l.ttl), s.store.kv.Txn, req)
-	switch {
-	case gone(err):
-		s.places.lost(set, l)
-		return false, nil
-	case err != nil:
-		return false, inDoubt(err)
-	}
-	return res.Succeeded, nil
-}
-
-// comeBack puts owners that lost their places before all others, except the first in line if it
-// holds the lock by its place.
+// comeBack returns the mendings that put owners that lost their places before all others, except
+// the first in line if it holds the lock by its place. only is the condition that the lock hasn't
+// changed since it was seen.
 func (s *session) comeBack(
-	ctx context.Context, set *placeSet, l lease, owners []string, at line,
-) error {
-	only := same(s.store.key(set.name), at.lock)
+	set *placeSet, l lease, owners []string, at line,
+) (only []*pb.Compare, m []mending) {
+	only = same(s.store.key(set.name), at.lock)
 	back := record{lease: l.id}
 	if holder, byPlace := at.holder(); byPlace {
 		back.behind = holder.position()
-		place := s.store.keyOf(holdID{set.name, holder.owner, lineRole})
-		only = append(only, same(place, holder)...)
+		only = append(only, same(s.store.placeKey(set.name, holder.owner), holder)...)
 	} else if holder.free() {
 		only = append(only, s.store.beside(set.name).empty())
 	}
+	for i, owner := range owners {
+		if !at.place(owner).free() || at.lock.owner == owner || slices.Contains(owners[:i], owner) {
+			continue
+		}
+		id := holdID{set.name, owner, lineRole}
+		back.owner = owner
+		back.front++
+		m = append(m, mending{same(s.store.keyOf(id), record{}), s.store.put(id, back)})
+	}
 	// Each transaction puts its owners before those of the earlier ones. So the last owners are put
 	// first.
-	for n := len(owners); n > 0; n -= mostMended {
-		req := &pb.TxnRequest{Compare: slices.Clone(only)}
-		for i := max(n-mostMended, 0); i < n; i++ {
-			id := holdID{set.name, owners[i], lineRole}
-			back.owner, back.front = owners[i], 1+i
-			req.Compare = append(req.Compare, same(s.store.keyOf(id), record{})...)
-			req.Success = append(req.Success, s.store.put(id, back))
-		}
-		if done, err := s.mendSome(ctx, set, l, req); err != nil || !done {
-			return err // the lock has changed since it was seen
-		}
-	}
-	return nil
+	slices.Reverse(m)
+	return only, m
 }

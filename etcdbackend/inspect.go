@@ -24,9 +24,8 @@ import (
 
 // A finding holds the keys that were found under one name.
 type finding struct {
-	name                   string
-	lock, write            record // both have the lock's own key, so one of them is free
-	places, permits, reads []record
+	name string
+	keys map[role][]record // of holds and places
 
 	more    int              // the number of holders whose keys weren't read
 	strange *mvccpb.KeyValue // a key in the range of the lock's keys that isn't the lock's
@@ -34,18 +33,10 @@ type finding struct {
 
 // add adds the key of a hold or of a waiter.
 func (f *finding) add(as role, r record) {
-	switch as {
-	case lockRole:
-		f.lock = r
-	case writeRole:
-		f.write = r
-	case lineRole:
-		f.places = append(f.places, r)
-	case permitRole:
-		f.permits = append(f.permits, r)
-	case readRole:
-		f.reads = append(f.reads, r)
+	if f.keys == nil {
+		f.keys = make(map[role][]record)
 	}
+	f.keys[as] = append(f.keys[as], r)
 }
 
 // whose returns the role of a key, and the hold or place that it belongs to. The key's value
@@ -116,37 +107,49 @@ type holding struct {
 	byPlace bool // it holds the lock as the first in line
 }
 
+// families lists the kinds of hold of each kind of lock.
+var families = [...][]backend.Kind{
+	{backend.Exclusive}, {backend.Write, backend.Read}, {backend.Permits},
+}
+
 // holders returns the holders of the lock. They belong to one kind of lock, unless another program
 // wrote keys. Then it returns those of the first kind that it finds.
 func (f *finding) holders() (all []holding) {
-	add := func(kind backend.Kind, some ...record) {
-		slices.SortFunc(some, func(a, b record) int { return cmp.Compare(a.created, b.created) })
-		for _, r := range some {
-			all = append(all, holding{record: r, kind: kind})
+	for _, family := range families {
+		for _, kind := range family {
+			some := f.keys[kinds[kind].role]
+			slices.SortFunc(some, byAge)
+			for _, r := range some {
+				all = append(all, holding{record: r, kind: kind})
+			}
+		}
+		if len(all) > 0 {
+			return all
 		}
 	}
-	switch inOrder(f.places); {
-	case !f.lock.free():
-		add(backend.Exclusive, f.lock)
-	case !f.write.free():
-		add(backend.Write, f.write)
-		add(backend.Read, f.reads...)
-	case len(f.reads) > 0:
-		add(backend.Read, f.reads...)
-	case len(f.permits) > 0:
-		add(backend.Permits, f.permits...)
-	case len(f.places) > 0:
-		first := f.places[0]
+	if places := f.places(); len(places) > 0 {
+		first := places[0]
 		first.count = 1
 		all = append(all, holding{first, backend.Exclusive, true})
 	}
 	return all
 }
 
+func byAge(a, b record) int { return cmp.Compare(a.created, b.created) }
+
+// places returns the places in line, in order.
+func (f *finding) places() []record {
+	inOrder(f.keys[lineRole])
+	return f.keys[lineRole]
+}
+
 // kinds returns the number of kinds of lock that the keys may belong to.
 func (f *finding) kinds() (n int) {
-	for _, is := range []bool{!f.lock.free() || len(f.places) > 0, !f.write.free() ||
-		len(f.reads) > 0, len(f.permits) > 0} {
+	for i, family := range families {
+		is := i == 0 && len(f.keys[lineRole]) > 0
+		for _, kind := range family {
+			is = is || len(f.keys[kinds[kind].role]) > 0
+		}
 		if is {
 			n++
 		}
@@ -190,7 +193,7 @@ func (s *session) reports(ctx context.Context, found []*finding) ([]report, erro
 
 func (s *session) report(f *finding, holders []holding, left []timeLeft) (r report) {
 	r.Name, r.More = f.name, f.more
-	places := f.places
+	places := f.places()
 	for i, h := range holders {
 		remaining := lasts(left[i].seconds)
 		switch {
@@ -214,7 +217,7 @@ func (s *session) report(f *finding, holders []holding, left []timeLeft) (r repo
 		}
 	}
 	if r.Kind == backend.Permits {
-		r.Limit = stock{holds: f.permits}.last().limit
+		r.Limit = stock{holds: f.keys[permitRole]}.last().limit
 	}
 	return r
 }

@@ -36,6 +36,11 @@ func after(prefix []byte) []byte {
 	return end
 }
 
+// placeKey returns the key of an owner's place.
+func (st *store) placeKey(name, owner string) []byte {
+	return st.keyOf(holdID{name, owner, lineRole})
+}
+
 func readOf(id holdID) holdID  { return holdID{id.name, id.owner, readRole} }
 func writeOf(id holdID) holdID { return holdID{id.name, id.owner, writeRole} }
 func noteOf(id holdID) holdID  { return holdID{id.name, id.owner, noteRole} }
@@ -70,17 +75,14 @@ func (sp span) findOp(limit int64) *pb.RequestOp {
 }
 
 // empty returns the condition that the span has no keys. A key that doesn't exist has revision 0.
-func (sp span) empty() *pb.Compare {
-	return &pb.Compare{
-		Key: sp.key, RangeEnd: sp.end, Result: pb.Compare_EQUAL,
-		Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{},
-	}
-}
+func (sp span) empty() *pb.Compare { return sp.created(pb.Compare_EQUAL) }
 
 // some returns the condition that the span has keys.
-func (sp span) some() *pb.Compare {
+func (sp span) some() *pb.Compare { return sp.created(pb.Compare_GREATER) }
+
+func (sp span) created(result pb.Compare_CompareResult) *pb.Compare {
 	return &pb.Compare{
-		Key: sp.key, RangeEnd: sp.end, Result: pb.Compare_GREATER,
+		Key: sp.key, RangeEnd: sp.end, Result: result,
 		Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{},
 	}
 }

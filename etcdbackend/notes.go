@@ -46,7 +46,7 @@ func (s *session) leaveNote(
 	res, err := insist(ctx, patience(a.ttl), s.store.kv.Txn, &pb.TxnRequest{
 		Compare: s.stillOut(a.id, at),
 		Success: []*pb.RequestOp{s.store.put(id, note)},
-		Failure: append([]*pb.RequestOp{rangeOp(s.store.keyOf(a.id))}, a.look...),
+		Failure: s.store.reads(a),
 	})
 	switch {
 	case gone(err):
@@ -115,25 +115,19 @@ func (s *session) endNote(ctx context.Context, a *attempt) (key record, err erro
 		if err != nil {
 			return record{}, err
 		}
-		lock, err := ranged(res, 0)
+		kvs, err := ranges(res, 3)
 		if err != nil {
 			return record{}, notDone(err)
 		}
-		note, err := ranged(res, 1)
-		if err != nil {
-			return record{}, notDone(err)
-		}
-		if key, err = decodeOf(id, lock); err != nil {
+		var errs [3]error
+		var note record
+		key, errs[0] = decodeOf(id, first(kvs[0]))
+		note, errs[1] = decodeOf(noteOf(id), first(kvs[1]))
+		errs[2] = none(kvs[2])
+		if err := firstOf(errs[:]); err != nil {
 			return record{}, err
 		}
-		left, err := decodeOf(noteOf(id), note)
-		if err == nil && len(res.Responses) > 2 {
-			err = none(res.Responses[2].GetResponseRange().GetKvs())
-		}
-		if err != nil {
-			return record{}, err
-		}
-		lease = left.lease
+		lease = note.lease
 	}
 	if err := s.giveBack(ctx, noteOf(id), lease, ttl); err != nil {
 		return record{}, notDone(err)

@@ -68,8 +68,7 @@ func (s *session) seePermits(a *attempt) {
 
 // countOut finds out which permits of a semaphore are acquired.
 func (s *session) countOut(ctx context.Context, a *attempt) (stock, error) {
-	res, err := s.store.look(ctx, a.ttl,
-		append([]*pb.RequestOp{rangeOp(s.store.keyOf(a.id))}, a.look...)...)
+	res, err := s.store.look(ctx, a.ttl, s.store.reads(a)...)
 	if err != nil {
 		return stock{}, err
 	}
@@ -78,20 +77,16 @@ func (s *session) countOut(ctx context.Context, a *attempt) (stock, error) {
 
 // stock reads the answer to an attempt's look.
 func (s *session) stock(id holdID, res *pb.TxnResponse) (at stock, err error) {
-	if len(res.Responses) < 3 {
-		return stock{}, errShape
-	}
-	if at.mine, err = decodeOf(id,
-		first(res.Responses[0].GetResponseRange().GetKvs())); err != nil {
-		return stock{}, err
-	}
-	if err := none(res.Responses[1].GetResponseRange().GetKvs()); err != nil {
+	kvs, err := ranges(res, 3)
+	if err != nil {
 		return stock{}, err
 	}
 	at.rev = res.Header.GetRevision()
-	at.holds, err = s.store.decodeAll(id.name, permitRole,
-		res.Responses[2].GetResponseRange().GetKvs())
-	return at, err
+	var errs [3]error
+	at.mine, errs[0] = decodeOf(id, first(kvs[0]))
+	errs[1] = none(kvs[1])
+	at.holds, errs[2] = s.store.decodeAll(id.name, permitRole, kvs[2])
+	return at, firstOf(errs[:])
 }
 
 // acquirePermits assumes that no permits are acquired, unless there are signs to the contrary. If

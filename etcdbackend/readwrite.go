@@ -23,8 +23,7 @@ type scene struct {
 
 // lookAround makes the look of an attempt.
 func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
-	ops := append([]*pb.RequestOp{rangeOp(s.store.keyOf(a.id))}, a.look...)
-	res, err := s.store.look(ctx, a.ttl, ops...)
+	res, err := s.store.look(ctx, a.ttl, s.store.reads(a)...)
 	if err != nil {
 		return scene{}, err
 	}
@@ -48,32 +47,26 @@ func (s *session) foundScene(_ context.Context, a *attempt, key record) (scene, 
 // of other kinds of lock.
 func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	at.rev = res.Header.GetRevision()
-	as := []role{writeRole, readRole}
-	if id.role == readRole {
-		as = []role{readRole, writeRole, noteRole, permitRole}
-	}
-	for i, as := range as {
-		if i >= len(res.Responses) || res.Responses[i].GetResponseRange() == nil {
-			return scene{}, errShape
-		}
-		kvs := res.Responses[i].GetResponseRange().Kvs
-		switch {
-		case as == permitRole:
-			err = none(kvs)
-		case as == writeRole:
-			at.write, err = decode(as, first(kvs))
-		case as == noteRole:
-			at.notes, err = s.store.decodeAll(id.name, as, kvs)
-		case id.role == readRole:
-			at.mine, err = decodeOf(id, first(kvs))
-		default:
-			at.reads, err = s.store.decodeAll(id.name, as, kvs)
-		}
+	if id.role == writeRole {
+		kvs, err := ranges(res, 2)
 		if err != nil {
 			return scene{}, err
 		}
+		if at.write, err = decode(writeRole, first(kvs[0])); err == nil {
+			at.reads, err = s.store.decodeAll(id.name, readRole, kvs[1])
+		}
+		return at, err
 	}
-	return at, nil
+	kvs, err := ranges(res, 4)
+	if err != nil {
+		return scene{}, err
+	}
+	var errs [4]error
+	at.mine, errs[0] = decodeOf(id, first(kvs[0]))
+	at.write, errs[1] = decode(writeRole, first(kvs[1]))
+	at.notes, errs[2] = s.store.decodeAll(id.name, noteRole, kvs[2])
+	errs[3] = none(kvs[3])
+	return at, firstOf(errs[:])
 }
 
 // excludeOthers makes an attempt acquire its hold only if no other owner has one.
@@ -271,13 +264,19 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 	}
 }
 
+// seeReads finds out who reads and who writes. It returns an attempt of a writer.
+func (s *session) seeReads(ctx context.Context, reads *attempt) (*attempt, scene, error) {
+	a := &attempt{id: writeOf(reads.id)}
+	s.excludeOthers(a)
+	at, err := s.lookAround(ctx, a)
+	return a, at, err
+}
+
 // forceReads ends all reads, unless there is a writer.
 func (s *session) forceReads(
 	ctx context.Context, a *attempt,
 ) (backend.ForceReleaseResult, error) {
-	a = &attempt{id: writeOf(a.id)}
-	s.excludeOthers(a)
-	at, err := s.lookAround(ctx, a)
+	a, at, err := s.seeReads(ctx, a)
 	done, _, err := transact(ctx, s, a, at, err, s.foundScene, func(at *scene) (*change, error) {
 		if !at.write.free() || len(at.reads) == 0 {
 			return nil, nil
@@ -332,9 +331,7 @@ func firstOf(errs []error) error {
 func (s *session) lookAtReads(
 	ctx context.Context, a *attempt, req backend.LookRequest,
 ) (backend.LookResult, error) {
-	a = &attempt{id: writeOf(a.id)}
-	s.excludeOthers(a)
-	at, err := s.lookAround(ctx, a)
+	_, at, err := s.seeReads(ctx, a)
 	if err != nil || len(at.reads) == 0 {
 		return backend.LookResult{}, err
 	}

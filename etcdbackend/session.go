@@ -362,39 +362,10 @@ func writerOf(name string, key record) holdID {
 func (s *session) lookAtWrite(
 	ctx context.Context, a *attempt, req backend.LookRequest,
 ) (backend.LookResult, error) {
-	key, err := s.read(ctx, a)
-	for err == nil {
-		if key.free() {
-			return backend.LookResult{}, nil
-		}
-		res := backend.LookResult{Held: true}
-		if key.owner == req.Owner {
-			res.Count = key.count
-		}
-		_, res.Kept = key.keptFrom()
-		var now record
-		if res.Remaining, now, err = s.remaining(ctx, a, key); err == nil && now == key {
-			return res, nil
-		}
-		key = now
-	}
-	return backend.LookResult{}, err
-}
-
-// remaining returns how long a hold lasts, and its present key. The time is negative if the hold
-// never ends. If the lease of key has ended, remaining reads the key again, since the key may have
-// been deleted, or moved to another lease.
-func (s *session) remaining(
-	ctx context.Context, a *attempt, key record,
-) (time.Duration, record, error) {
-	if key.lease == 0 {
-		return -1, key, nil
-	}
-	left, _, err := s.store.remaining(ctx, key.lease)
-	if err == nil && left < 0 {
-		key, err = s.read(ctx, a)
-	}
-	return lasts(left), key, err
+	return s.lookAtHold(ctx, a, req, func(ctx context.Context, a *attempt) (line, error) {
+		key, err := s.read(ctx, a)
+		return line{lock: key}, err
+	})
 }
 
 // lasts returns how long a hold lasts if its lease has left seconds. The server rounds them down,

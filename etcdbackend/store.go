@@ -197,21 +197,27 @@ func (st *store) readAll(ctx context.Context, ids []holdID, ttl int64) ([]*mvccp
 	if err != nil {
 		return nil, err
 	}
+	all, err := ranges(res, len(ids))
+	if err != nil {
+		return nil, notDone(err)
+	}
 	kvs := make([]*mvccpb.KeyValue, len(ids))
 	for i := range kvs {
-		if kvs[i], err = ranged(res, i); err != nil {
-			return nil, notDone(err)
-		}
+		kvs[i] = first(all[i])
 	}
 	return kvs, nil
 }
 
-// ranged returns the key read by operation i of a transaction, or nil.
-func ranged(res *pb.TxnResponse, i int) (*mvccpb.KeyValue, error) {
-	if i >= len(res.Responses) || res.Responses[i].GetResponseRange() == nil {
-		return nil, errShape
+// ranges returns the keys that the first n operations of a transaction read.
+func ranges(res *pb.TxnResponse, n int) ([][]*mvccpb.KeyValue, error) {
+	all := make([][]*mvccpb.KeyValue, n)
+	for i := range all {
+		if i >= len(res.Responses) || res.Responses[i].GetResponseRange() == nil {
+			return nil, errShape
+		}
+		all[i] = res.Responses[i].GetResponseRange().Kvs
 	}
-	return first(res.Responses[i].GetResponseRange().Kvs), nil
+	return all, nil
 }
 
 // An attempt tries to write or delete the key of a hold.
@@ -239,18 +245,18 @@ func (a *attempt) patience() time.Duration {
 // manyKeys is the number of keys above which a transaction gets patienceWithMany.
 const manyKeys = 1000
 
+// reads returns the requests of an attempt's look.
+func (st *store) reads(a *attempt) []*pb.RequestOp {
+	return append([]*pb.RequestOp{rangeOp(st.keyOf(a.id))}, a.look...)
+}
+
 // swap carries out ops if the hold's key still equals old. For a key that is free, the conditions
 // in a.only must also hold. If a condition doesn't hold, swap changes nothing, and returns the
 // present key. Otherwise it returns the answer to the transaction.
 func (st *store) swap(
 	ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp,
 ) (done *pb.TxnResponse, now record, err error) {
-	key := st.keyOf(a.id)
-	req := &pb.TxnRequest{
-		Compare: same(key, old),
-		Success: ops,
-		Failure: append([]*pb.RequestOp{rangeOp(key)}, a.look...),
-	}
+	req := &pb.TxnRequest{Compare: same(st.keyOf(a.id), old), Success: ops, Failure: st.reads(a)}
 	if old.free() {
 		req.Compare = append(req.Compare, a.only...)
 	}
@@ -262,12 +268,12 @@ func (st *store) swap(
 	case res.Succeeded:
 		return res, record{}, nil
 	}
-	kv, err := ranged(res, 0)
+	kvs, err := ranges(res, 1)
 	if err != nil {
 		return nil, record{}, err
 	}
 	a.seen = res
-	now, err = decodeOf(a.id, kv)
+	now, err = decodeOf(a.id, first(kvs[0]))
 	return nil, now, err
 }
 
@@ -276,18 +282,22 @@ func (st *store) swap(
 // again, so another owner's key may get the same one. So same also compares the leases, whose ids
 // are random.
 func same(key []byte, old record) []*pb.Compare {
-	// A key that doesn't exist has revision 0.
-	rev := &pb.Compare{
-		Key: key, Result: pb.Compare_EQUAL,
-		Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: old.rev},
-	}
 	if old.free() {
-		return []*pb.Compare{rev}
+		return []*pb.Compare{unchanged(key, 0)}
 	}
-	return []*pb.Compare{rev, {
+	return []*pb.Compare{unchanged(key, old.rev), {
 		Key: key, Result: pb.Compare_EQUAL,
 		Target: pb.Compare_LEASE, TargetUnion: &pb.Compare_Lease{Lease: old.lease},
 	}}
+}
+
+// unchanged returns the condition that a key was last changed in a revision, or doesn't exist if
+// that is 0.
+func unchanged(key []byte, rev int64) *pb.Compare {
+	return &pb.Compare{
+		Key: key, Result: pb.Compare_EQUAL,
+		Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: rev},
+	}
 }
 
 func rangeOp(key []byte) *pb.RequestOp {
@@ -296,9 +306,12 @@ func rangeOp(key []byte) *pb.RequestOp {
 }
 
 func (st *store) put(id holdID, r record) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{
-		Key: st.keyOf(id), Value: encode(id.role, r), Lease: r.lease,
-	}}}
+	return putOp(st.keyOf(id), encode(id.role, r), r.lease)
+}
+
+func putOp(key, value []byte, lease int64) *pb.RequestOp {
+	req := &pb.PutRequest{Key: key, Value: value, Lease: lease}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: req}}
 }
 
 func del(key []byte) *pb.RequestOp {

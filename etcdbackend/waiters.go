@@ -100,7 +100,7 @@ func (ws *waiters) join(ctx context.Context, name string) {
 	}
 	begin := time.Now()
 	res, err := insist(ctx, patience(0), ws.store.kv.Txn, &pb.TxnRequest{Success: []*pb.RequestOp{
-		{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: key, Lease: l.id}}},
+		putOp(key, nil, l.id),
 		ws.store.countWaiting(name),
 	}})
 	ws.mu.Lock()
