@@ -3,6 +3,7 @@ package etcdbackend
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -80,12 +81,7 @@ func isLearners(err error) bool { return err != nil && errors.Is(rpctypes.Error(
 const mostLearners = 16
 
 func isAny(err error, list []error) bool {
-	for _, e := range list {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(e error) bool { return errors.Is(err, e) })
 }
 
 // tooLong reports whether a request or its answer was longer than one of the two sides accepts.

@@ -293,9 +293,6 @@ func (s *session) leave(ctx context.Context, a *attempt) (freed bool, key record
 			req.Compare = append(req.Compare, same(s.store.key(id.name), record{})...)
 			req.Success = []*pb.RequestOp{del(place)}
 		}
-		if err = ended(ctx); err != nil {
-			break
-		}
 		var res *pb.TxnResponse
 		if res, err = s.store.once(ctx, patience(0), req); err != nil {
 			break
@@ -333,16 +330,13 @@ func (s *session) left(ctx context.Context, id holdID) {
 
 // forceHolder frees a lock, whichever owner holds it. The line stays.
 func (s *session) forceHolder(
-	ctx context.Context, a *attempt,
+	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {
 	at, err := s.lookAtLine(ctx, a)
 	for err == nil {
 		holder, byPlace := at.holder()
 		if holder.free() {
 			return backend.ForceReleaseResult{}, nil
-		}
-		if err = ended(ctx); err != nil {
-			break
 		}
 		a.id.owner = holder.owner
 		key, compare := s.store.key(a.id.name), same(s.store.key(a.id.name), at.lock)
@@ -369,19 +363,18 @@ func (s *session) forceHolder(
 	return backend.ForceReleaseResult{}, err
 }
 
-// lookAtHolder implements Look for the holder of a lock.
+// lookAtHolder implements Look for a lock that one owner holds. If the lease of the hold has ended,
+// it looks again, since the key may have been deleted, or moved to another lease.
 func (s *session) lookAtHolder(
 	ctx context.Context, a *attempt, req backend.LookRequest,
 ) (backend.LookResult, error) {
-	return s.lookAtHold(ctx, a, req, s.lookAtLine)
-}
-
-// lookAtHold implements Look for a lock that one owner holds. If the lease of the hold has ended,
-// it looks again, since the key may have been deleted, or moved to another lease.
-func (s *session) lookAtHold(
-	ctx context.Context, a *attempt, req backend.LookRequest,
-	look func(context.Context, *attempt) (line, error),
-) (backend.LookResult, error) {
+	look := s.lookAtLine
+	if a.id.role == writeRole {
+		look = func(ctx context.Context, a *attempt) (line, error) {
+			key, err := s.read(ctx, a)
+			return line{lock: key}, err
+		}
+	}
 	at, err := look(ctx, a)
 	for err == nil {
 		holder, byPlace := at.holder()

@@ -2,6 +2,7 @@ package etcdbackend
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -262,10 +263,5 @@ func (e *entry) find(lease int64) *leaseUse {
 }
 
 func (e *entry) remove(lease int64) {
-	for i := range e.leases {
-		if e.leases[i].id == lease {
-			e.leases = append(e.leases[:i], e.leases[i+1:]...)
-			return
-		}
-	}
+	e.leases = slices.DeleteFunc(e.leases, func(use leaseUse) bool { return use.id == lease })
 }

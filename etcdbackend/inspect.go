@@ -319,7 +319,7 @@ func (s *session) List(
 	}
 	whole, errs := make([]backend.Inspection, len(apart)), make([]error, len(apart))
 	each(len(apart), func(i int) { _, whole[i], errs[i] = s.inspectFresh(ctx, apart[i]) })
-	if err := firstOf(errs); err != nil {
+	if err := cmp.Or(errs...); err != nil {
 		return backend.ListResult{}, err
 	}
 	for _, r := range whole {

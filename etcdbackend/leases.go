@@ -136,13 +136,11 @@ func (ls *leases) leave(ttl int64, answer chan granted) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	sh := ls.shelf(ttl)
-	for i, w := range sh.waiting {
-		if w == answer {
-			sh.waiting = append(sh.waiting[:i], sh.waiting[i+1:]...)
-			return true
-		}
+	i := slices.Index(sh.waiting, answer)
+	if i >= 0 {
+		sh.waiting = slices.Delete(sh.waiting, i, i+1)
 	}
-	return false
+	return i >= 0
 }
 
 // fresh grants a lease that begins now, for a caller that can't use an older one. The lease is

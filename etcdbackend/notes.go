@@ -1,6 +1,7 @@
 package etcdbackend
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -124,7 +125,7 @@ func (s *session) endNote(ctx context.Context, a *attempt) (key record, err erro
 		key, errs[0] = decodeOf(id, first(kvs[0]))
 		note, errs[1] = decodeOf(noteOf(id), first(kvs[1]))
 		errs[2] = none(kvs[2])
-		if err := firstOf(errs[:]); err != nil {
+		if err := cmp.Or(errs[:]...); err != nil {
 			return record{}, err
 		}
 		lease = note.lease
@@ -150,11 +151,7 @@ func (s *session) dropNote(id holdID) {
 func (s *session) barred(
 	ctx context.Context, w wait, notes []record,
 ) (remaining time.Duration, out bool) {
-	var leases []int64
-	for _, n := range notes {
-		leases = append(leases, n.lease)
-	}
-	left, err := s.remainingAll(ctx, leases)
+	left, err := s.remainingAll(ctx, leasesOf(notes))
 	if err != nil {
 		return -1, true
 	}

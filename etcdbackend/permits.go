@@ -1,6 +1,7 @@
 package etcdbackend
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -86,7 +87,7 @@ func (s *session) stock(id holdID, res *pb.TxnResponse) (at stock, err error) {
 	at.mine, errs[0] = decodeOf(id, first(kvs[0]))
 	errs[1] = none(kvs[1])
 	at.holds, errs[2] = s.store.decodeAll(id.name, permitRole, kvs[2])
-	return at, firstOf(errs[:])
+	return at, cmp.Or(errs[:]...)
 }
 
 // acquirePermits assumes that no permits are acquired, unless there are signs to the contrary. If
@@ -247,7 +248,7 @@ func leasesOf(holds []record) (leases []int64) {
 
 // forcePermits releases all acquired permits.
 func (s *session) forcePermits(
-	ctx context.Context, a *attempt,
+	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {
 	s.seePermits(a)
 	at, err := s.countOut(ctx, a)

@@ -1,6 +1,7 @@
 package etcdbackend
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -74,25 +75,31 @@ const (
 // call has recorded a later end, asks keeps that end.
 func (ps *ownPlaces) asks(name, owner string, ttl int64, lasts time.Duration) *placeSet {
 	ps.mu.Lock()
-	until := time.Now().Add(lasts)
+	set, o := ps.of(name, owner)
+	longer := o != nil && o.until.After(time.Now().Add(lasts))
+	ps.mu.Unlock()
+	if longer {
+		return set
+	}
+	return ps.expect(name, owner, ttl, lasts)
+}
+
+// of returns what is known of an owner, and the set of its place. The caller must hold ps.mu.
+func (ps *ownPlaces) of(name, owner string) (*placeSet, *place) {
 	for _, set := range ps.all[name] {
-		if o := set.owners[owner]; o != nil && o.until.After(until) {
-			ps.mu.Unlock()
-			return set
+		if o := set.owners[owner]; o != nil {
+			return set, o
 		}
 	}
-	ps.mu.Unlock()
-	return ps.expect(name, owner, ttl, lasts)
+	return nil, nil
 }
 
 // expect records that an owner is or will be in line, for the duration lasts.
 func (ps *ownPlaces) expect(name, owner string, ttl int64, lasts time.Duration) *placeSet {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	for other, set := range ps.all[name] {
-		if other != ttl && set.owners[owner] != nil {
-			delete(set.owners, owner)
-		}
+	if set, _ := ps.of(name, owner); set != nil && set.ttl != ttl {
+		delete(set.owners, owner)
 	}
 	set := ps.all[name][ttl]
 	if set == nil {
@@ -183,10 +190,8 @@ func (ps *ownPlaces) saw(set *placeSet, sent time.Time, rev int64) {
 func (ps *ownPlaces) doubt(name, owner string) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	for _, set := range ps.all[name] {
-		if o := set.owners[owner]; o != nil {
-			o.doubt = true
-		}
+	if _, o := ps.of(name, owner); o != nil {
+		o.doubt = true
 	}
 }
 
@@ -195,12 +200,8 @@ func (ps *ownPlaces) doubt(name, owner string) {
 func (ps *ownPlaces) over(name, owner string, now time.Time) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	for _, set := range ps.all[name] {
-		if o := set.owners[owner]; o != nil && !now.After(o.until) {
-			return false
-		}
-	}
-	return true
+	_, o := ps.of(name, owner)
+	return o == nil || now.After(o.until)
 }
 
 // placed records a place that was created.
@@ -217,10 +218,8 @@ func (ps *ownPlaces) placed(set *placeSet, place record) {
 func (ps *ownPlaces) find(name, owner string) (key record, holds bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	for _, set := range ps.all[name] {
-		if o := set.owners[owner]; o != nil {
-			return o.key, o.holds
-		}
+	if _, o := ps.of(name, owner); o != nil {
+		return o.key, o.holds
 	}
 	return record{}, false
 }
@@ -230,21 +229,18 @@ func (ps *ownPlaces) find(name, owner string) (key record, holds bool) {
 func (ps *ownPlaces) left(name, owner string) (spare lease, suspect bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	for ttl, set := range ps.all[name] {
-		o := set.owners[owner]
-		if o == nil {
-			continue
-		}
-		set.doubt = set.doubt || o.doubt
-		if delete(set.owners, owner); len(set.owners) > 0 {
-			continue
-		}
-		spare, suspect = set.lease, set.doubt
-		if delete(ps.all[name], ttl); len(ps.all[name]) == 0 {
-			delete(ps.all, name)
-		}
+	set, o := ps.of(name, owner)
+	if o == nil {
+		return lease{}, false
 	}
-	return spare, suspect
+	set.doubt = set.doubt || o.doubt
+	if delete(set.owners, owner); len(set.owners) > 0 {
+		return lease{}, false
+	}
+	if delete(ps.all[name], set.ttl); len(ps.all[name]) == 0 {
+		delete(ps.all, name)
+	}
+	return set.lease, set.doubt
 }
 
 // grant returns the grant for an owner that acquired the lock at revision rev. If the revision
@@ -252,26 +248,23 @@ func (ps *ownPlaces) left(name, owner string) (spare lease, suspect bool) {
 func (ps *ownPlaces) grant(name string, place record, rev int64) (g backend.Grant, ok bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	for _, set := range ps.all[name] {
-		o := set.owners[place.owner]
-		if o == nil {
-			continue
-		}
-		g = backend.Grant{Owner: place.owner, Since: time.Now()}
-		if set.lease.id != place.lease {
-			return g, true
-		}
-		for i := len(set.looks) - 1; i >= 0; i-- {
-			if set.looks[i].rev < rev {
-				end := set.lease.since.Add(time.Duration(set.lease.ttl) * time.Second)
-				g.Since, g.Lease = set.looks[i].sent, min(end.Sub(set.looks[i].sent), firstTime)
-				if o.key, o.holds = place, true; end.After(o.until) {
-					o.until = end
-				}
-				break
-			}
-		}
+	set, o := ps.of(name, place.owner)
+	if o == nil {
+		return g, false
+	}
+	g = backend.Grant{Owner: place.owner, Since: time.Now()}
+	if set.lease.id != place.lease {
 		return g, true
 	}
-	return g, false
+	for _, l := range slices.Backward(set.looks) {
+		if l.rev < rev {
+			end := set.lease.since.Add(time.Duration(set.lease.ttl) * time.Second)
+			g.Since, g.Lease = l.sent, min(end.Sub(l.sent), firstTime)
+			if o.key, o.holds = place, true; end.After(o.until) {
+				o.until = end
+			}
+			break
+		}
+	}
+	return g, true
 }

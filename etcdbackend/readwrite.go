@@ -2,6 +2,7 @@ package etcdbackend
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -66,7 +67,7 @@ func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	at.write, errs[1] = decode(writeRole, first(kvs[1]))
 	at.notes, errs[2] = s.store.decodeAll(id.name, noteRole, kvs[2])
 	errs[3] = none(kvs[3])
-	return at, firstOf(errs[:])
+	return at, cmp.Or(errs[:]...)
 }
 
 // excludeOthers makes an attempt acquire its hold only if no other owner has one.
@@ -149,11 +150,6 @@ func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
 	return s.conflicts(ctx, a)
 }
 
-// renewMissing implements the renewal of a hold that has no key.
-func (s *session) renewMissing(ctx context.Context, a *attempt) (held bool, err error) {
-	return false, s.conflicts(ctx, a)
-}
-
 // acquireWrite assumes that the lock is free, as acquire does.
 func (s *session) acquireWrite(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
@@ -202,10 +198,7 @@ func (at scene) others(owner string) (leases []int64) {
 		}
 		leases = append(leases, at.write.lease)
 	}
-	for _, r := range at.reads {
-		leases = append(leases, r.lease) // even the owner's own read keeps it from writing
-	}
-	return leases
+	return append(leases, leasesOf(at.reads)...) // even the owner's own read keeps it from writing
 }
 
 // acquireRead assumes that the lock has no writer and no notes, unless there are signs to the
@@ -274,7 +267,7 @@ func (s *session) seeReads(ctx context.Context, reads *attempt) (*attempt, scene
 
 // forceReads ends all reads, unless there is a writer.
 func (s *session) forceReads(
-	ctx context.Context, a *attempt,
+	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {
 	a, at, err := s.seeReads(ctx, a)
 	done, _, err := transact(ctx, s, a, at, err, s.foundScene, func(at *scene) (*change, error) {
@@ -315,17 +308,7 @@ func (s *session) giveBackAll(ctx context.Context, name string, as role, holds [
 	each(len(holds), func(i int) {
 		errs[i] = s.giveBack(ctx, holdID{name, holds[i].owner, as}, holds[i].lease, 0)
 	})
-	return firstOf(errs)
-}
-
-// firstOf returns the first error that isn't nil, if any.
-func firstOf(errs []error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 func (s *session) lookAtReads(
@@ -336,14 +319,12 @@ func (s *session) lookAtReads(
 		return backend.LookResult{}, err
 	}
 	res := backend.LookResult{Held: true}
-	var leases []int64
 	for _, r := range at.reads {
-		leases = append(leases, r.lease)
 		if r.owner == req.Owner {
 			res.Count = 1
 		}
 	}
-	res.Remaining, err = s.last(ctx, leases)
+	res.Remaining, err = s.last(ctx, leasesOf(at.reads))
 	return res, err
 }
 
@@ -383,7 +364,7 @@ func (s *session) remainingAll(ctx context.Context, leases []int64) ([]timeLeft,
 			left[i].seconds, left[i].granted, errs[i] = s.store.remaining(ctx, leases[i])
 		}
 	})
-	if err := firstOf(errs); err != nil {
+	if err := cmp.Or(errs...); err != nil {
 		return nil, err
 	}
 	return left, nil

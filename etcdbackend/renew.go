@@ -101,24 +101,22 @@ func (b *batch) read(some []int) {
 
 // keep renews the leases of some requests. kvs are the keys of their holds. keep rewrites a key
 // that needs another lease.
-func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
+func (b *batch) keep(some []int, kvs [][]*mvccpb.KeyValue) {
 	var asks []*ask
 	shortest := int64(0)
 	for i, r := range some {
 		a := b.attempt(r)
-		if kvs[i] == nil {
-			b.apart(func() {
-				held, err := b.kind(r).missing(b.session, b.ctx, a)
-				b.done(r, held, err)
-			})
+		kv := first(kvs[i])
+		if kv == nil {
+			b.apart(func() { b.missing(r, a) })
 			continue
 		}
-		key, err := b.own(a.id, kvs[i])
+		key, err := b.own(a.id, kv)
 		if err != nil || key.free() {
 			b.done(r, false, err)
 			continue
 		}
-		part := b.kind(r).trim != nil && key.count != b.reqs[r].Permits
+		part := a.permits && key.count != b.reqs[r].Permits
 		if part || key.lease == 0 || b.keeper.closed() ||
 			a.onlyUp && !b.lastsFor(a.id, key, a.ttl) {
 			b.rewrite(r, a, key)
@@ -140,12 +138,20 @@ func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 	}
 }
 
-func (b *batch) kind(r int) *kind { return kindOf(b.reqs[r].Kind) }
+// missing answers a request for a hold that has no key.
+func (b *batch) missing(r int, a *attempt) {
+	if a.fair {
+		held, err := b.takeLock(b.ctx, a)
+		b.done(r, held, err)
+	} else {
+		b.done(r, false, b.conflicts(b.ctx, a))
+	}
+}
 
 // attempt returns an attempt to renew a hold.
 func (b *batch) attempt(r int) *attempt {
 	req := b.reqs[r]
-	return b.kind(r).attempt(req.Name, req.Owner, b.store.ttl(req.Lease))
+	return kindOf(req.Kind).attempt(req.Name, req.Owner, b.store.ttl(req.Lease))
 }
 
 // own returns the record of a key if it is the key of a hold. Otherwise it returns a free record.
@@ -184,16 +190,13 @@ func (b *batch) rewrite(r int, a *attempt, key record) {
 	b.apart(func() {
 		held, _, err := transact(b.ctx, b.session, a, key, nil, itself,
 			func(key *record) (_ *change, err error) {
-				if trim := b.kind(r).trim; trim != nil {
-					*key, err = trim(b.session, b.ctx, a, *key, b.reqs[r].Permits)
+				if a.permits {
+					*key, err = b.whole(b.ctx, a, *key, b.reqs[r].Permits)
 				}
-				if err != nil {
-					return nil, err
-				}
-				if key.free() || key.owner != a.id.owner {
+				if err == nil && (key.free() || key.owner != a.id.owner) {
 					return nil, b.mistaken(b.ctx, a, *key)
 				}
-				return &change{old: *key, next: *key}, nil
+				return &change{old: *key, next: *key}, err
 			})
 		b.done(r, held, err)
 	})

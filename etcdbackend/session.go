@@ -197,7 +197,7 @@ func (s *session) Release(
 	a := k.attempt(req.Name, req.Owner, s.store.ttl(req.Lease))
 	key, err := k.held(s, ctx, a)
 	done, _, err := transact(ctx, s, a, key, err, itself, func(key *record) (c *change, err error) {
-		c, res, err = s.release(ctx, k, a, key, req)
+		c, res, err = s.release(ctx, a, key, req)
 		return c, err
 	})
 	if !done {
@@ -208,15 +208,15 @@ func (s *session) Release(
 
 // release decides how to release a hold. If there is nothing to change, it returns the result.
 func (s *session) release(
-	ctx context.Context, k *kind, a *attempt, key *record, req backend.ReleaseRequest,
+	ctx context.Context, a *attempt, key *record, req backend.ReleaseRequest,
 ) (c *change, res backend.ReleaseResult, err error) {
-	keeps := req.Keep > 0 && k.keeps
-	if k.trim != nil {
-		*key, err = k.trim(s, ctx, a, *key, req.Permits)
+	keeps := req.Keep > 0 && a.keepable
+	if a.permits {
+		*key, err = s.whole(ctx, a, *key, req.Permits)
 	}
-	if k.leave != nil && (key.free() || key.owner != req.Owner) {
+	if a.fair && (key.free() || key.owner != req.Owner) {
 		var freed bool
-		if *key, freed, err = k.leave(s, ctx, a, *key, keeps); freed {
+		if *key, freed, err = s.leaveLine(ctx, a, *key, keeps); freed {
 			res.Outcome = backend.Freed
 			return nil, res, afterwards(s.giveBack(ctx, a.id, 0, a.ttl))
 		}
@@ -228,12 +228,12 @@ func (s *session) release(
 	case key.free() || key.owner != req.Owner:
 		res, err = s.notHeld(ctx, a, *key, keeps)
 		return nil, res, err
-	case key.count > 1 && k.trim == nil:
+	case key.count > 1 && !a.permits:
 		c.next = *key
 		c.next.count--
 	case keeps:
 		c.keep = req.Keep
-	case req.AskWaiting && k.polite:
+	case req.AskWaiting && a.polite:
 		c.with = []*pb.RequestOp{s.store.someWaiting(req.Name)}
 	}
 	return c, res, nil
@@ -315,7 +315,7 @@ func (s *session) ForceRelease(
 	if err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
-	return k.force(s, ctx, k.attempt(req.Name, "", 0))
+	return k.force(s, ctx, k.attempt(req.Name, "", 0), req)
 }
 
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
@@ -328,7 +328,7 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 
 // forceWrite ends a write, and the writer's read.
 func (s *session) forceWrite(
-	ctx context.Context, a *attempt,
+	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {
 	key, err := s.read(ctx, a)
 	done, _, err := transact(ctx, s, a, key, err, itself, func(key *record) (*change, error) {
@@ -357,15 +357,6 @@ func (s *session) forceWrite(
 func writerOf(name string, key record) holdID {
 	owner, _ := key.keptFrom()
 	return holdID{name, owner, writeRole}
-}
-
-func (s *session) lookAtWrite(
-	ctx context.Context, a *attempt, req backend.LookRequest,
-) (backend.LookResult, error) {
-	return s.lookAtHold(ctx, a, req, func(ctx context.Context, a *attempt) (line, error) {
-		key, err := s.read(ctx, a)
-		return line{lock: key}, err
-	})
 }
 
 // lasts returns how long a hold lasts if its lease has left seconds. The server rounds them down,
@@ -574,9 +565,6 @@ func (s *session) lastsFor(id holdID, key record, ttl int64) bool {
 
 // delete deletes the key of a hold.
 func (s *session) delete(ctx context.Context, a *attempt) (done bool, key record, err error) {
-	if err := ended(ctx); err != nil {
-		return false, record{}, err
-	}
 	ops := a.with
 	if !a.old.free() {
 		ops = append([]*pb.RequestOp{del(s.store.keyOf(a.id))}, a.with...)

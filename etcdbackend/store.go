@@ -128,6 +128,9 @@ func insist[Req, Res any](
 func (st *store) once(
 	ctx context.Context, patience time.Duration, req *pb.TxnRequest,
 ) (*pb.TxnResponse, error) {
+	if err := ended(ctx); err != nil {
+		return nil, err
+	}
 	silences := st.silences.Load()
 	slow := min(max(silences-1, 0), maxDoublings)
 	limited, cancel := context.WithTimeout(ctx, patience<<slow)
@@ -187,8 +190,10 @@ func (st *store) look(
 	return res, nil
 }
 
-// readAll reads the keys of several holds at one revision. A nil element stands for a missing key.
-func (st *store) readAll(ctx context.Context, ids []holdID, ttl int64) ([]*mvccpb.KeyValue, error) {
+// readAll reads the keys of several holds at one revision.
+func (st *store) readAll(
+	ctx context.Context, ids []holdID, ttl int64,
+) ([][]*mvccpb.KeyValue, error) {
 	ops := make([]*pb.RequestOp, len(ids))
 	for i, id := range ids {
 		ops[i] = rangeOp(st.keyOf(id))
@@ -201,11 +206,7 @@ func (st *store) readAll(ctx context.Context, ids []holdID, ttl int64) ([]*mvccp
 	if err != nil {
 		return nil, notDone(err)
 	}
-	kvs := make([]*mvccpb.KeyValue, len(ids))
-	for i := range kvs {
-		kvs[i] = first(all[i])
-	}
-	return kvs, nil
+	return all, nil
 }
 
 // ranges returns the keys that the first n operations of a transaction read.

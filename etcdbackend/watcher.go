@@ -128,14 +128,13 @@ func (s *session) Subscribe(
 	}
 	sub := &subscription{
 		watcher: s.watcher, name: req.Name, key: s.store.key(req.Name), changed: req.Changed,
-		answer: make(chan error, 1),
-	}
-	sub.wake = func() {
-		s.others.remove(req.Name)
-		req.Wake(0)
-	}
-	if req.Watches {
-		sub.watches, sub.wake = true, func() { req.Wake(0) }
+		answer: make(chan error, 1), watches: req.Watches,
+		wake: func() {
+			if !req.Watches {
+				s.others.remove(req.Name)
+			}
+			req.Wake(0)
+		},
 	}
 	if k.watch != nil {
 		sub.end = append(s.store.key(req.Name), 2)
