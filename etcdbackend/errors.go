@@ -93,10 +93,10 @@ func tooLong(err error) bool {
 }
 
 // notDone returns the error of a step that failed during its preparation. It doesn't matter whether
-// the failed request was carried out.
+// the failed request was carried out. notDone returns nil if err is nil.
 func notDone(err error) error {
 	switch {
-	case backend.KindOf(err) == backend.Refused:
+	case err == nil, backend.KindOf(err) == backend.Refused:
 		return err
 	case tooLong(err): // the next answer would also be too long
 		return &backend.Error{Kind: backend.Refused, Err: err}
@@ -104,18 +104,13 @@ func notDone(err error) error {
 	return &backend.Error{Kind: backend.Retry, Err: err}
 }
 
-// inDoubt returns the error of a step that may have been carried out, at least partly.
+// inDoubt returns the error of a step that may have been carried out, at least partly, or that was
+// carried out, but whose later work failed. It returns nil if err is nil.
 func inDoubt(err error) error {
-	return &backend.Error{Kind: backend.Unknown, Err: err}
-}
-
-// afterwards returns the error of a step that was carried out, but whose later work failed with
-// err. It returns nil if err is nil.
-func afterwards(err error) error {
-	if err != nil {
-		return inDoubt(err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	return &backend.Error{Kind: backend.Unknown, Err: err}
 }
 
 // ended returns the error of a context that has ended before any request was sent, or nil.

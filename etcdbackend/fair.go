@@ -438,10 +438,7 @@ func (s *session) passOver(ctx context.Context, name string, at line) (dead bool
 		Compare: append(same(s.store.key(name), at.lock), same(place, holder)...),
 		Success: []*pb.RequestOp{del(place)},
 	})
-	if err != nil {
-		return true, notDone(err)
-	}
-	return true, nil
+	return true, notDone(err)
 }
 
 // takeLock replaces the place of the first in line with the lock's key, or renews the key if the

@@ -3,6 +3,7 @@ package etcdbackend
 import (
 	"bytes"
 	"context"
+	"slices"
 	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -82,10 +83,5 @@ func staysOut(events []*mvccpb.Event) bool {
 
 // keeps reports whether an owner's former permits of a semaphore are kept.
 func (at stock) keeps(id holdID) bool {
-	for _, r := range at.holds {
-		if r.owner == keptOf(id).owner {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(at.holds, func(r record) bool { return r.owner == keptOf(id).owner })
 }

@@ -177,10 +177,7 @@ func (ls *leases) grant(ctx context.Context, sh *shelf, ttl int64) {
 	}
 	switch {
 	case len(sh.waiting) > 0:
-		if err != nil {
-			err = notDone(err)
-		}
-		sh.waiting[0] <- granted{l, err}
+		sh.waiting[0] <- granted{l, notDone(err)}
 		sh.waiting = sh.waiting[1:]
 	case err == nil:
 		ls.shelve(l)

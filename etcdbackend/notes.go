@@ -130,10 +130,7 @@ func (s *session) endNote(ctx context.Context, a *attempt) (key record, err erro
 		}
 		lease = note.lease
 	}
-	if err := s.giveBack(ctx, noteOf(id), lease, ttl); err != nil {
-		return record{}, notDone(err)
-	}
-	return key, nil
+	return key, notDone(s.giveBack(ctx, noteOf(id), lease, ttl))
 }
 
 // dropNote records that a note was deleted because its owner now writes.

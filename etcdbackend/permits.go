@@ -217,7 +217,7 @@ func (s *session) whole(ctx context.Context, a *attempt, key record, permits int
 	if !done {
 		return key, err
 	}
-	return now, afterwards(s.giveBack(ctx, a.id, key.lease, a.ttl))
+	return now, inDoubt(s.giveBack(ctx, a.id, key.lease, a.ttl))
 }
 
 // soonest returns the time until the first permits expire. It is negative if that isn't known, or

@@ -1,7 +1,6 @@
 package etcdbackend
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"sync"
@@ -86,52 +85,38 @@ func (s *session) excludeOthers(a *attempt) {
 
 // conflicts returns an error if the name of a hold without a key is used for another kind of lock.
 func (s *session) conflicts(ctx context.Context, a *attempt) error {
-	id := a.id
-	if id.role == lockRole && s.alone.has(id.name) {
+	name := a.id.name
+	lock, unshared := rangeOp(s.store.key(name)), s.store.unshared(name).findOp(1)
+	ops, allowed := []*pb.RequestOp{unshared}, role("none")
+	switch a.id.role {
+	case lockRole:
+		if s.alone.has(name) {
+			return nil
+		}
+		// owners in line for this lock aren't a conflict
+		ops, allowed = []*pb.RequestOp{s.store.beside(name).findOp(1)}, lineRole
+	case readRole:
+		ops, allowed = []*pb.RequestOp{lock, unshared}, writeRole
+	case permitRole:
+		ops = []*pb.RequestOp{
+			lock, s.store.all(name, readRole).findOp(1), s.store.all(name, lineRole).findOp(1),
+		}
+	}
+	res, err := s.store.look(ctx, a.ttl, ops...)
+	if a.id.role == lockRole && refusedBeside(err) {
+		s.alone.add(name)
 		return nil
 	}
-	res, err := s.store.look(ctx, a.ttl, s.inTheWay(id)...)
-	switch {
-	case id.role == lockRole && refusedBeside(err):
-		s.alone.add(id.name)
-		return nil
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	for _, found := range res.Responses {
 		kvs := found.GetResponseRange().GetKvs()
-		switch kv := first(kvs); {
-		case kv == nil:
-		case id.role == readRole && bytes.Equal(kv.Key, s.store.key(id.name)):
-			_, err = decode(writeRole, kv)
-		case id.role == lockRole:
-			// owners in line for this lock aren't a conflict
-			_, err = s.store.decodeAll(id.name, lineRole, kvs)
-		default:
-			err = conflict(kv)
-		}
-		if err != nil {
+		if _, err := s.store.decodeAll(name, allowed, kvs); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// inTheWay returns requests that read keys of other kinds, for a hold that has no key.
-func (s *session) inTheWay(id holdID) []*pb.RequestOp {
-	switch id.role {
-	case lockRole:
-		return []*pb.RequestOp{s.store.beside(id.name).findOp(1)}
-	case permitRole:
-		return []*pb.RequestOp{
-			rangeOp(s.store.key(id.name)), s.store.all(id.name, readRole).findOp(1),
-			s.store.all(id.name, lineRole).findOp(1),
-		}
-	case readRole:
-		return []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.unshared(id.name).findOp(1)}
-	default:
-		return []*pb.RequestOp{s.store.unshared(id.name).findOp(1)}
-	}
 }
 
 // none returns an error if there are any keys, since they belong to another kind of lock.

@@ -108,7 +108,14 @@ func (b *batch) keep(some []int, kvs [][]*mvccpb.KeyValue) {
 		a := b.attempt(r)
 		kv := first(kvs[i])
 		if kv == nil {
-			b.apart(func() { b.missing(r, a) })
+			b.apart(func() {
+				if a.fair {
+					held, err := b.takeLock(b.ctx, a)
+					b.done(r, held, err)
+				} else {
+					b.done(r, false, b.conflicts(b.ctx, a))
+				}
+			})
 			continue
 		}
 		key, err := b.own(a.id, kv)
@@ -135,16 +142,6 @@ func (b *batch) keep(some []int, kvs [][]*mvccpb.KeyValue) {
 	b.keeper.send(asks, shortest)
 	if b.ctx.Err() != nil {
 		b.abandon() // abandon may have run just before these asks were added
-	}
-}
-
-// missing answers a request for a hold that has no key.
-func (b *batch) missing(r int, a *attempt) {
-	if a.fair {
-		held, err := b.takeLock(b.ctx, a)
-		b.done(r, held, err)
-	} else {
-		b.done(r, false, b.conflicts(b.ctx, a))
 	}
 }
 

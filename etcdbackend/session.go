@@ -104,8 +104,9 @@ func (s *session) acquire(
 	done, key, err := transact(ctx, s, a, at, err, s.foundLine, func(at *line) (*change, error) {
 		holder, byPlace := at.holder()
 		if !holder.free() && holder.owner != req.Owner {
-			var over bool
-			if res.Remaining, over, err = s.wait(ctx, a, req, at, &last, told); over {
+			remaining, over, err := s.wait(ctx, a, req, at, &last, told)
+			if over {
+				res.Remaining = remaining
 				return nil, nil
 			}
 			return again, err
@@ -218,7 +219,7 @@ func (s *session) release(
 		var freed bool
 		if *key, freed, err = s.leaveLine(ctx, a, *key, keeps); freed {
 			res.Outcome = backend.Freed
-			return nil, res, afterwards(s.giveBack(ctx, a.id, 0, a.ttl))
+			return nil, res, inDoubt(s.giveBack(ctx, a.id, 0, a.ttl))
 		}
 	}
 	c = &change{old: *key}
@@ -264,7 +265,7 @@ func (s *session) released(
 	switch {
 	case a.keep > 0:
 		s.joinAgain(req.Name)
-		return backend.ReleaseResult{Outcome: backend.Kept}, afterwards(s.givenBack(ctx, a))
+		return backend.ReleaseResult{Outcome: backend.Kept}, inDoubt(s.givenBack(ctx, a))
 	case a.next.owner != "":
 		return backend.ReleaseResult{Outcome: backend.Left}, nil
 	}
@@ -331,18 +332,18 @@ func (s *session) forceWrite(
 	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {
 	key, err := s.read(ctx, a)
+	id := a.id
 	done, _, err := transact(ctx, s, a, key, err, itself, func(key *record) (*change, error) {
 		if key.free() {
 			return nil, s.mistaken(ctx, a, *key)
 		}
-		return &change{old: *key, with: []*pb.RequestOp{
-			span{key: s.store.keyOf(readOf(writerOf(a.id.name, *key)))}.take(),
-		}}, nil
+		id.owner, _ = key.keptFrom()
+		read := span{key: s.store.keyOf(readOf(id))}
+		return &change{old: *key, with: []*pb.RequestOp{read.take()}}, nil
 	})
 	if !done {
 		return backend.ForceReleaseResult{}, err
 	}
-	id := writerOf(a.id.name, a.old)
 	err = s.giveBack(ctx, id, a.old.lease, 0)
 	if read := first(taken(a.done, 1)); read != nil && err == nil {
 		err = s.giveBack(ctx, readOf(id), read.Lease, 0)
@@ -351,12 +352,6 @@ func (s *session) forceWrite(
 		return backend.ForceReleaseResult{}, inDoubt(err)
 	}
 	return backend.ForceReleaseResult{Released: true}, nil
-}
-
-// writerOf returns the hold of a lock's writer, also if the write is kept.
-func writerOf(name string, key record) holdID {
-	owner, _ := key.keptFrom()
-	return holdID{name, owner, writeRole}
 }
 
 // lasts returns how long a hold lasts if its lease has left seconds. The server rounds them down,

@@ -184,10 +184,7 @@ func (st *store) look(
 	ctx context.Context, ttl int64, ops ...*pb.RequestOp,
 ) (*pb.TxnResponse, error) {
 	res, err := insist(ctx, patience(ttl), st.kv.Txn, &pb.TxnRequest{Success: ops})
-	if err != nil {
-		return nil, notDone(err)
-	}
-	return res, nil
+	return res, notDone(err)
 }
 
 // readAll reads the keys of several holds at one revision.
@@ -203,10 +200,7 @@ func (st *store) readAll(
 		return nil, err
 	}
 	all, err := ranges(res, len(ids))
-	if err != nil {
-		return nil, notDone(err)
-	}
-	return all, nil
+	return all, notDone(err)
 }
 
 // ranges returns the keys that the first n operations of a transaction read.
