@@ -467,11 +467,10 @@ func (s *session) takeLock(ctx context.Context, a *attempt) (held bool, err erro
 func (s *session) KeepPlaces(
 	ctx context.Context, req backend.PlacesRequest,
 ) (backend.PlacesResult, error) {
-	k, err := check(ctx, req.Kind)
-	if err != nil {
+	if _, err := check(ctx, req.Kind); err != nil {
 		return backend.PlacesResult{}, err
 	}
-	a := k.attempt(req.Name, "", s.store.ttl(req.Place))
+	a := kindOf(backend.Fair).attempt(req.Name, "", s.store.ttl(req.Place))
 	var set *placeSet
 	for _, owner := range req.Owners {
 		set = s.places.expect(req.Name, owner, a.ttl, req.Place)
@@ -489,24 +488,11 @@ func (s *session) KeepPlaces(
 		if err != nil {
 			return backend.PlacesResult{}, notDone(err)
 		}
-		wrong, err := s.passOver(ctx, req.Name, at)
-		if err == nil && !wrong {
-			wrong, err = s.mend(ctx, set, l, req.Owners, at)
-		}
+		wrong, err := s.repair(ctx, set, l, req.Owners, at)
 		if err != nil {
 			return backend.PlacesResult{}, err
 		}
 		if wrong {
-			continue
-		}
-		holder, byPlace := at.holder()
-		if byPlace && slices.Contains(req.Owners, holder.owner) {
-			// It isn't known when other waiters will pass this owner over. So the owner takes the
-			// lock's key, with its own lease.
-			taking := k.attempt(req.Name, holder.owner, s.store.ttl(firstTime))
-			if _, err := s.takeLock(ctx, taking); err != nil {
-				return backend.PlacesResult{}, err
-			}
 			continue
 		}
 		s.places.saw(set, begin, at.rev)
@@ -515,11 +501,33 @@ func (s *session) KeepPlaces(
 			remaining = -1
 		}
 		res := backend.PlacesResult{Remaining: remaining}
-		if slices.Contains(req.Owners, holder.owner) {
+		if holder, _ := at.holder(); slices.Contains(req.Owners, holder.owner) {
 			res.Holder = holder.owner
 		}
 		return res, nil
 	}
+}
+
+// repair does the first of several things that keep a line in order, if one is needed. It reports
+// whether it was.
+func (s *session) repair(
+	ctx context.Context, set *placeSet, l lease, owners []string, at line,
+) (wrong bool, err error) {
+	if wrong, err = s.passOver(ctx, set.name, at); wrong || err != nil {
+		return wrong, err
+	}
+	if wrong, err = s.mend(ctx, set, l, owners, at); wrong || err != nil {
+		return wrong, err
+	}
+	holder, byPlace := at.holder()
+	if !byPlace || !slices.Contains(owners, holder.owner) {
+		return false, nil
+	}
+	// It isn't known when other waiters will pass this owner over. So the owner takes the lock's
+	// key, with its own lease.
+	a := kindOf(backend.Fair).attempt(set.name, holder.owner, s.store.ttl(firstTime))
+	_, err = s.takeLock(ctx, a)
+	return true, err
 }
 
 // mend repairs the places of a set. Afterwards each of the given owners has a place with the set's
