@@ -68,10 +68,8 @@ func (h *holds) remembers(id holdID) bool {
 func (h *holds) granted(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if e := h.entries[id]; e != nil {
-		if use := e.find(attached); use != nil && !use.since.IsZero() {
-			return use.lease, true
-		}
+	if use := h.entries[id].find(attached); use != nil && !use.since.IsZero() {
+		return use.lease, true
 	}
 	return l, false
 }
@@ -145,10 +143,8 @@ func (h *holds) doubt(id holdID) {
 func (h *holds) suspect(id holdID, lease int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if e := h.entries[id]; e != nil {
-		if use := e.find(lease); use != nil {
-			use.step, use.suspect = nil, true
-		}
+	if use := h.entries[id].find(lease); use != nil {
+		use.step, use.suspect = nil, true
 	}
 }
 
@@ -159,9 +155,6 @@ func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e := h.entries[id]
-	if e == nil {
-		return l, false
-	}
 	use := e.find(attached)
 	if use == nil || use.suspect || use.step != nil {
 		return l, false
@@ -252,14 +245,16 @@ func (e *entry) keep(ttl int64) {
 	}
 }
 
-// find returns the use of a lease, or nil.
+// find returns the use of a lease, or nil. e may be nil.
 func (e *entry) find(lease int64) *leaseUse {
-	for i := range e.leases {
-		if e.leases[i].id == lease {
-			return &e.leases[i]
-		}
+	if e == nil {
+		return nil
 	}
-	return nil
+	i := slices.IndexFunc(e.leases, func(use leaseUse) bool { return use.id == lease })
+	if i < 0 {
+		return nil
+	}
+	return &e.leases[i]
 }
 
 func (e *entry) remove(lease int64) {
