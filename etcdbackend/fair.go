@@ -11,12 +11,13 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A waiter for a fair lock has a place, which is a key besides the lock's key. The places are in
-// the order in which these keys were created, but restored places come before the others. While the
-// lock's own key doesn't exist, the first in line holds the lock. So the next waiter holds the lock
-// as soon as the key before its own is gone. A release needs no message, so no message can be lost.
-// When the first in line renews or asks, it replaces its place with the lock's key. So the lock's
-// key is taken only if there is no line, or by the first in line.
+// A waiter for a fair lock has a place, which is a key of its own, separate from the lock's key.
+// The places are in the order in which these keys were created, but places that were lost and
+// restored come before the others. While the lock's own key doesn't exist, the first in line holds
+// the lock. So the next waiter holds the lock as soon as the key before its own is gone. A release
+// needs no message, so no message can be lost. When the first in line renews its hold, or tries to
+// acquire the lock again, it replaces its place with the lock's key. So the lock's key is created
+// only if there is no line, or by the first in line.
 //
 // The first in line stays the first as long as its place exists and the lock's key doesn't. While
 // it holds the lock by its place, restored places go behind it. The transaction that creates a
@@ -29,8 +30,9 @@ type line struct {
 	places []record // in order
 }
 
-// holder returns the hold of the lock's holder. byPlace reports whether the holder is the first in
-// line, and holds the lock by its place.
+// holder returns the record of the hold that the lock's holder has, or the zero record if there is
+// no holder. byPlace reports whether the holder is the first in line, and holds the lock by its
+// place.
 func (at line) holder() (holder record, byPlace bool) {
 	if at.lock.free() && len(at.places) > 0 {
 		return at.places[0], true
@@ -46,8 +48,8 @@ func (at line) place(owner string) record {
 	return record{}
 }
 
-// A position identifies a place. It is the revision in which the place was created and, among
-// places created at once, its number.
+// A position identifies a place. It consists of the revision in which the place was created and,
+// for places that were restored in one transaction, of the place's number in their order.
 type position struct {
 	rev   int64
 	front int
@@ -83,7 +85,7 @@ func inOrder(places []record) {
 	}
 }
 
-// line reads the answer to a look at the lock's key and at all keys besides it.
+// line parses the answer to a request that read the lock's key and the span of [store.beside].
 func (s *session) line(id holdID, res *pb.TxnResponse) (at line, err error) {
 	kvs, err := ranges(res, 2)
 	if err != nil {
@@ -133,8 +135,9 @@ func (s *session) foundLine(ctx context.Context, a *attempt, key record) (line, 
 	}
 }
 
-// takes returns the change that writes the lock's key only if there is no line or, if the first in
-// line holds the lock by its place, only while it does.
+// takes returns the change that writes the lock's key. If there is no such key yet, it is created
+// only while nobody is in line or, if the first in line holds the lock by its place, while it still
+// does.
 func (s *session) takes(a *attempt, at line, next record) *change {
 	c := &change{old: at.lock, next: next, only: a.only}
 	switch holder, byPlace := at.holder(); {
@@ -147,8 +150,8 @@ func (s *session) takes(a *attempt, at line, next record) *change {
 	return c
 }
 
-// takePlace puts an owner in line, if another owner still holds the lock as last seen. If not,
-// takePlace returns the state that it found.
+// takePlace puts an owner in line, provided that the lock is still held by another owner. If it
+// isn't, takePlace returns the state that it found.
 func (s *session) takePlace(
 	ctx context.Context, a *attempt, place time.Duration, at line,
 ) (placed bool, found line, err error) {
@@ -204,8 +207,8 @@ func (s *session) takePlace(
 
 // stillHeld returns the condition that another owner holds a lock. If there is a line, the
 // condition is that the line's last place exists, since that is least likely to be gone. Otherwise
-// it is that the lock's key hasn't changed. If the condition fails, takePlace accepts any other
-// place in line instead, but then the answer has all places.
+// it is that the lock's key hasn't changed. If the condition fails, takePlace is satisfied if any
+// place is in line. But checking that is slower, since the answer then contains all places.
 func (s *session) stillHeld(name string, at line) []*pb.Compare {
 	if n := len(at.places); n > 0 {
 		last := at.places[n-1]
@@ -251,7 +254,7 @@ func (s *session) placeLease(ctx context.Context, set *placeSet) (lease, error) 
 	}
 }
 
-// leaveLine implements the release of an owner that hasn't the lock's key.
+// leaveLine implements the release for an owner that doesn't have the lock's key.
 func (s *session) leaveLine(
 	ctx context.Context, a *attempt, key record, keeps bool,
 ) (now record, freed bool, err error) {
@@ -314,9 +317,9 @@ func (s *session) leave(ctx context.Context, a *attempt) (freed bool, key record
 	return false, at.lock, err
 }
 
-// left forgets a place that no longer exists. A request for it without an answer must not create it
-// again. If no other call of the session is in line, the end of the lease prevents that. Otherwise
-// the next KeepPlaces finds such a place, and deletes it.
+// left forgets a place that no longer exists. A request that is still unanswered might create the
+// place again. If no other call of the session is in line, left revokes the lease of the place,
+// which prevents that. Otherwise the next KeepPlaces deletes such a place.
 func (s *session) left(ctx context.Context, id holdID) {
 	l, suspect := s.places.left(id.name, id.owner)
 	switch {
@@ -404,8 +407,8 @@ func (s *session) lookAtHolder(
 	return backend.LookResult{}, err
 }
 
-// ends returns how long a lock is held. The time is negative if the hold never ends. over reports
-// whether the hold has ended, so that another may have begun.
+// ends returns how much longer a lock will be held. The time is negative if the hold never ends.
+// over reports whether the hold has already ended, so that another may have begun.
 func (s *session) ends(
 	ctx context.Context, name string, at line,
 ) (remaining time.Duration, over bool, err error) {
@@ -423,11 +426,12 @@ func (s *session) ends(
 
 // firstTime is how long the first in line may hold the lock by its place. In that time it creates
 // the lock's key. If it takes longer, it counts as dead. Waiters count the time from when they
-// first saw that it holds the lock. The owner itself counts from before it could hold it.
+// first saw that it holds the lock. The owner itself starts counting before it can hold the lock,
+// so for the owner the time is over earlier.
 const firstTime = 3 * time.Second
 
-// passOver removes the place of the first in line if that owner counts as dead. It reports whether
-// it does.
+// passOver removes the place of the first in line if that owner counts as dead. dead reports
+// whether the owner counts as dead.
 func (s *session) passOver(ctx context.Context, name string, at line) (dead bool, err error) {
 	holder, byPlace := at.holder()
 	if !byPlace || s.places.timeLeft(name, holder) > 0 {
@@ -508,8 +512,8 @@ func (s *session) KeepPlaces(
 	}
 }
 
-// repair does the first of several things that keep a line in order, if one is needed. It reports
-// whether it was.
+// repair checks a line for several problems, and deals with the first that it finds. wrong reports
+// whether it found one.
 func (s *session) repair(
 	ctx context.Context, set *placeSet, l lease, owners []string, at line,
 ) (wrong bool, err error) {
@@ -539,7 +543,7 @@ func (s *session) mend(
 	now := time.Now()
 	for i, place := range at.places {
 		if i == 0 && at.lock.free() {
-			continue // the first in line holds the lock by this place, whose lease stays
+			continue // the first in line holds the lock by this place, so its lease isn't changed
 		}
 		id := holdID{set.name, place.owner, lineRole}
 		key := s.store.keyOf(id)
@@ -559,7 +563,7 @@ func (s *session) mend(
 	return len(m) > 0, s.mendAll(ctx, set, l, only, m)
 }
 
-// A mending is a change of a key, to be made unless the key has changed since it was seen.
+// A mending is a change of a key that is made only if the key hasn't changed since it was seen.
 type mending struct {
 	only []*pb.Compare
 	do   *pb.RequestOp
@@ -569,9 +573,9 @@ type mending struct {
 // comparisons, and each key needs two.
 const mostMended = 60
 
-// mendAll carries out all mendings, in transactions of at most mostMended keys, each on the
-// conditions only. If a key has changed since it was seen, mendAll stops, and the caller looks
-// again.
+// mendAll carries out all mendings, in transactions of at most mostMended keys. Each transaction
+// also requires the conditions of comeBack. If a condition fails, since a key has changed since it
+// was seen, mendAll stops, and the caller looks again.
 func (s *session) mendAll(
 	ctx context.Context, set *placeSet, l lease, only []*pb.Compare, m []mending,
 ) error {
@@ -595,9 +599,10 @@ func (s *session) mendAll(
 	return nil
 }
 
-// comeBack returns the mendings that put owners that lost their places before all others, except
-// the first in line if it holds the lock by its place. only is the condition that the lock hasn't
-// changed since it was seen.
+// comeBack returns the mendings that put owners without a place, which have lost theirs, at the
+// front of the line. But if the first in line holds the lock by its place, they come second.
+// comeBack also returns the conditions under which they are made: that the lock hasn't changed
+// since it was seen.
 func (s *session) comeBack(
 	set *placeSet, l lease, owners []string, at line,
 ) (only []*pb.Compare, m []mending) {
@@ -618,8 +623,8 @@ func (s *session) comeBack(
 		back.front++
 		m = append(m, mending{same(s.store.keyOf(id), record{}), s.store.put(id, back)})
 	}
-	// Each transaction puts its owners before those of the earlier ones. So the last owners are put
-	// first.
+	// Each transaction puts its owners in front of the owners that earlier transactions have put
+	// there. So the first transactions are for the last owners.
 	slices.Reverse(m)
 	return only, m
 }

@@ -26,7 +26,7 @@ type holds struct {
 }
 
 type entry struct {
-	key    record // as last written, as a guess; zero if not known
+	key    record // as this session last wrote it, so it may be out of date; zero if not known
 	leases []leaseUse
 	until  time.Time // when all remembered leases have ended
 }
@@ -138,7 +138,7 @@ func (h *holds) doubt(id holdID) {
 	}
 }
 
-// suspect records that a request without an answer may yet attach the key to a lease. The lease is
+// suspect records that an unanswered request might still attach the key to a lease. The lease is
 // revoked when the hold is released.
 func (h *holds) suspect(id holdID, lease int64) {
 	h.mu.Lock()
@@ -148,9 +148,8 @@ func (h *holds) suspect(id holdID, lease int64) {
 	}
 }
 
-// spare returns the lease of a deleted key, if another hold can use it. Then it forgets the lease.
-// Another hold can use it if the session granted it, and knows the outcome of all its requests with
-// it.
+// spare returns the lease of a deleted key, and forgets it, if another hold can use that lease.
+// That is so if the session granted the lease, and knows the outcome of every request that used it.
 func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,8 +167,8 @@ func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	return l, true
 }
 
-// take returns all leases of a hold that is being released, and forgets them. attached is one of
-// them, unless it is 0. It omits leases that a concurrent step is using.
+// take returns all leases of a hold that is being released, and forgets them. The lease attached is
+// one of them, unless it is 0. take leaves out the other leases that a concurrent step is using.
 func (h *holds) take(id holdID, attached int64) []int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -245,7 +244,7 @@ func (e *entry) keep(ttl int64) {
 	}
 }
 
-// find returns the use of a lease, or nil. e may be nil.
+// find returns what the entry remembers of a lease, or nil. e may be nil.
 func (e *entry) find(lease int64) *leaseUse {
 	if e == nil {
 		return nil

@@ -63,8 +63,8 @@ func (st *store) whose(kv *mvccpb.KeyValue) (id holdID, r record, ok bool) {
 func (s *session) inspect(ctx context.Context, name string) (*finding, error) {
 	own, st := s.store.key(name), s.store
 	// The latest permits are read first, since they contain the limit that applies. The line is
-	// read as a whole. An owner that has come back is the last in any order that etcd knows, but
-	// may be the first in line.
+	// read as a whole, since an owner that has come back may be the first in line, although its key
+	// sorts last in every order that etcd offers.
 	permits, reads := st.all(name, permitRole).findOp(backend.MostHolders),
 		st.all(name, readRole).findOp(backend.MostHolders)
 	order := permits.GetRequestRange()
@@ -107,7 +107,7 @@ type holding struct {
 	byPlace bool // it holds the lock as the first in line
 }
 
-// families lists the kinds of hold of each kind of lock.
+// families lists, for each kind of lock, the kinds of hold that it can have.
 var families = [...][]backend.Kind{
 	{backend.Exclusive}, {backend.Write, backend.Read}, {backend.Permits},
 }
@@ -157,8 +157,8 @@ func (f *finding) kinds() (n int) {
 	return n
 }
 
-// A report is the result of an inspection. It is stale if a lease had ended when its time was read:
-// its key may have another lease by now.
+// A report is the result of an inspection. It is stale if a lease turned out to have ended when its
+// remaining time was asked for: the key of the hold may have another lease by now.
 type report struct {
 	backend.Inspection
 	stale bool
@@ -239,8 +239,8 @@ func (s *session) Inspect(
 	return r, nil
 }
 
-// inspectFresh inspects a lock, and again if the report is stale. It doesn't do so a third time,
-// since with many holders some lease has always just ended.
+// inspectFresh inspects a lock, and does so a second time if the report is stale. A third time
+// wouldn't help: with many holders, some lease has always just ended.
 func (s *session) inspectFresh(
 	ctx context.Context, name string,
 ) (*finding, backend.Inspection, error) {
@@ -262,10 +262,10 @@ func (s *session) inspectFresh(
 	}
 }
 
-// List reads keys page by page, in their order. A lock may have keys on several pages. Between them
-// there may be keys of other locks whose names continue in the same way. So if a lock's keys go
-// beyond the end of a page, that lock is inspected as a whole with that page. The next page omits
-// that lock. The mark between the two pages tells it which locks were cut.
+// List reads keys page by page, in their order. A lock may have keys on several pages. Between its
+// keys there may be keys of other locks, whose names begin with the lock's name. So if a lock's
+// keys go beyond the end of a page, the whole lock is inspected for that page, and omitted from the
+// next. From the mark between the two pages, List can tell which locks the end of the page cuts.
 func (s *session) List(
 	ctx context.Context, req backend.ListRequest,
 ) (res backend.ListResult, err error) {
@@ -332,9 +332,10 @@ func (s *session) List(
 
 // A mark is the beginning of a page. It is the first key that may be on the page, without the
 // common prefix. The server counts all keys of a range, even those that it doesn't return, and
-// can't write while it counts. So page reads windows. The first window contains the keys that share
-// a certain number of leading bytes with the mark. The next contains those that share one byte
-// less, and so on.
+// can't write while it counts. So the method page reads one small range after another, which are
+// called windows. The first window contains the keys that share a certain number of leading bytes
+// with the mark, which is the field bytes. The next contains the keys after that which share one
+// byte less, and so on.
 type mark struct {
 	key   string
 	bytes int
@@ -364,7 +365,7 @@ func (m mark) cuts(name string) bool {
 
 const (
 	mostWindows = 32 // windows per page
-	tooWide     = 8  // if a window has more keys than this many pages, the next is narrower
+	tooWide     = 8  // if a window has more keys than fit on this many pages, the next is narrower
 )
 
 // page reads the next keys. It returns the mark of the page after that, or an empty mark if there
@@ -406,8 +407,8 @@ func common(a, b []byte) (n int) {
 	return n
 }
 
-// someOf reads the first keys of a span. If together they are longer than a page may be, it reads
-// fewer. Values of locks are short, but other values may be among them.
+// someOf reads the first keys of a span. If they are longer than a page can be, it reads fewer.
+// Values of locks are short, but other values may be among them.
 func (s *session) someOf(ctx context.Context, sp span, limit int) (*pb.RangeResponse, error) {
 	for ; ; limit /= 2 {
 		read := s.store.readPage

@@ -31,8 +31,8 @@ func (r record) keptFrom() (owner string, kept bool) {
 	return strings.CutSuffix(r.owner, keptSuffix)
 }
 
-// keep releases a hold, and keeps the lock taken for the change's time, counted from a moment after
-// the call.
+// keep releases a hold, and keeps the lock taken for the duration a.keep, which begins shortly
+// after the call.
 func (s *session) keep(ctx context.Context, a *attempt) (done bool, key record, err error) {
 	if err := ended(ctx); err != nil {
 		return false, record{}, err
@@ -51,15 +51,15 @@ func (s *session) keep(ctx context.Context, a *attempt) (done bool, key record, 
 	}
 	swapped, key, err := s.store.swap(ctx, a, a.old, append(ops, s.store.put(id, next))...)
 	if swapped != nil || err != nil && backend.KindOf(err) == backend.Unknown {
-		s.leases.revokeIn(l, a.keep) // even without an answer, since the lock may be kept
+		s.leases.revokeIn(l, a.keep) // also if there was no answer, since the lock might be kept
 	} else {
 		s.leases.discard(l)
 	}
 	return swapped != nil, key, err
 }
 
-// isKept reports whether an owner's former hold is kept. key is the key that was found, which may
-// be free.
+// isKept reports whether an owner's former hold is kept. key is what was found in the lock's key,
+// which may not exist.
 func (s *session) isKept(ctx context.Context, a *attempt, key record) (bool, error) {
 	if a.id.role.beside() {
 		var err error

@@ -10,7 +10,7 @@ import (
 var supported = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits,
 	backend.Fair)
 
-// A kind describes what differs between the locks of one kind and others.
+// A kind describes what distinguishes one kind of lock from the others.
 type kind struct {
 	role role // of the key of a hold
 	traits
@@ -18,25 +18,26 @@ type kind struct {
 	force   step[backend.ForceReleaseRequest, backend.ForceReleaseResult]
 	look    step[backend.LookRequest, backend.LookResult]
 
-	// held returns the key that an owner releases, perhaps as a guess.
+	// held returns the record of the hold that an owner is about to release. The record may be out
+	// of date.
 	held func(*session, context.Context, *attempt) (record, error)
 
-	// watch adds to a subscription what it watches besides the lock's key. It is nil if that is
-	// nothing.
+	// watch adds to a subscription the keys that it watches in addition to the lock's key. The
+	// field is nil if there are none.
 	watch func(*session, *subscription, backend.SubscribeRequest)
 }
 
-// A step carries out a request, as the attempt that [kind.attempt] returns.
+// A step carries out a request. Its attempt is one that [kind.attempt] returned for the request.
 type step[Req, Res any] func(*session, context.Context, *attempt, Req) (Res, error)
 
 // traits are what else differs between kinds.
 type traits struct {
 	token    bool // acquiring the lock returns a token
-	fair     bool // waiters have places in line, so all keys besides the lock's key matter
+	fair     bool // waiters have places in line, so the lock's other keys matter, too
 	permits  bool // a hold's count is a number of permits, which are released together
 	keepable bool // the lock can stay taken after its last release
 	onlyUp   bool // a step must not make a hold end sooner
-	polite   bool // sessions that wait try one after the other: see waiters
+	polite   bool // waiting sessions take turns at trying: see waiters
 }
 
 // kinds lists all kinds of this package.
@@ -98,7 +99,7 @@ func kindOf(k backend.Kind) *kind {
 	return nil
 }
 
-// attempt returns an attempt at a step of a hold whose lease has ttl seconds.
+// attempt returns a new attempt at a step, for a hold with a lease of ttl seconds.
 func (k *kind) attempt(name, owner string, ttl int64) *attempt {
 	return &attempt{id: holdID{name, owner, k.role}, ttl: ttl, traits: k.traits}
 }

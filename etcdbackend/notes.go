@@ -12,15 +12,15 @@ import (
 )
 
 // A note records that a writer waits, and for how long. It is a key with its own lease. Each
-// refused attempt writes it again, if the hold that keeps the writer out hasn't changed. So a late
-// request does nothing after the writer has acquired the lock. It also fails after the writer has
-// given up, since the note's lease no longer exists then.
+// refused attempt of the writer writes the note again, but only if the hold that keeps the writer
+// out hasn't changed. So a late request does nothing after the writer has acquired the lock. It
+// also fails after the writer has given up, since the note's lease no longer exists then.
 //
 // Whether a writer or a reader came first isn't decided by comparing the clocks of two machines.
 // Readers and writers state how long they have waited. The server tells how long ago the note was
-// written, to within a second. Within that second, a reader goes before notes that were created
-// after it was first kept out, if its session remembers the revision of that moment. Otherwise the
-// reader waits.
+// written, to within a second. If that second leaves the order open, the revisions decide. The
+// reader's session may remember the revision at which the reader was first kept out. Then the
+// reader goes before a note that was created after that revision. Otherwise the reader waits.
 
 // leaveNote leaves or renews the note of a waiting writer, if the hold that keeps the writer out
 // hasn't changed. Otherwise it returns the scene that it found.
@@ -79,8 +79,9 @@ func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 	return same(s.store.keyOf(id), at.write)
 }
 
-// noteLease returns an owner's note, or a free record, and a lease for the note. A note keeps its
-// lease if the lease has the length ttl. noteLease renews a lease that began some time ago.
+// noteLease returns an owner's note, or the zero record if none is known, and a lease for the note.
+// A note keeps its lease if the lease has the length ttl. If the lease began longer than spareTime
+// ago, noteLease sends a renewal, and doesn't wait for it.
 func (s *session) noteLease(
 	ctx context.Context, id holdID, ttl int64,
 ) (note record, l lease, err error) {
@@ -105,8 +106,9 @@ func (s *session) noteLease(
 	return note, l, nil
 }
 
-// endNote deletes the note of an owner that releases its write, or stops waiting for it. It returns
-// the lock's key, or a guess at it.
+// endNote deletes the note of an owner that releases its hold for writing, or stops waiting for
+// one. It returns the lock's key, as this session last wrote it or, if that isn't known, as it is
+// now.
 func (s *session) endNote(ctx context.Context, a *attempt) (key record, err error) {
 	id, ttl := a.id, a.ttl
 	lease := int64(0)

@@ -12,10 +12,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Each holder of permits has a key besides the lock's key. It stores the number of the holder's
-// permits, and the semaphore's limit. A step that wants permits first counts the acquired ones, or
-// assumes that there are none. It then sends a transaction that takes effect only if no key has
-// come or changed since. If one has, the answer contains the present keys.
+// Each holder of permits has its own key, separate from the lock's key. The holder's key stores the
+// number of its permits, and the semaphore's limit. A step that wants permits first counts the
+// acquired ones, or assumes that there are none. It then sends a transaction that takes effect only
+// if no key was created or changed since. If one has, the answer contains the present keys.
 
 // A stock is a step's knowledge of a semaphore.
 type stock struct {
@@ -76,7 +76,7 @@ func (s *session) countOut(ctx context.Context, a *attempt) (stock, error) {
 	return s.stock(a.id, res)
 }
 
-// stock reads the answer to an attempt's look.
+// stock parses the answer to the requests of [store.reads] for an attempt that wants permits.
 func (s *session) stock(id holdID, res *pb.TxnResponse) (at stock, err error) {
 	kvs, err := ranges(res, 3)
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *session) acquirePermits(
 		case err != nil:
 			return nil, err
 		case req.Permits > limit && at.rev == 0:
-			*at, err = s.countOut(ctx, a) // without a look, it isn't known to be a semaphore
+			*at, err = s.countOut(ctx, a) // nothing was read yet: it may be no semaphore
 			return again, err
 		case req.Permits > limit:
 			return nil, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
@@ -143,14 +143,14 @@ func (s *session) foundStock(ctx context.Context, a *attempt, _ record) (stock, 
 	return s.stock(a.id, a.seen)
 }
 
-// noneSince returns the condition that no key of a semaphore has come or changed since a revision,
-// and that the name has no other lock.
+// noneSince returns the condition that no key of a semaphore was created or changed after a
+// revision, and that no lock of another kind uses the name.
 func (s *session) noneSince(name string, rev int64) []*pb.Compare {
 	return append(same(s.store.key(name), record{}), s.store.beside(name).asOf(rev))
 }
 
 // hasPermits records that an owner of this session acquired permits, and whether others hold some.
-// The session's next waiting call waits as the last.
+// If calls of the session are waiting for permits, the session goes to the end of the queue.
 func (s *session) hasPermits(name string, others bool) {
 	if others {
 		s.others.add(name)
@@ -164,7 +164,7 @@ func (s *session) hasPermits(name string, others bool) {
 // that began to wait earlier, and this client is woken if some are left.
 type permits struct {
 	keys  []byte // prefix of the keys
-	free  int    // upper bound of released permits that weren't taken since
+	free  int    // at most so many permits were released and not taken since
 	limit int    // the semaphore's limit, as last stated; 0: not known
 	due   bool   // a waiter must be woken after the sessions ahead
 }
@@ -206,7 +206,8 @@ func (p *permits) told() {
 	}
 }
 
-// whole releases an owner's permits if their number isn't permits. It then returns the owner's key.
+// whole releases all permits of an owner if it holds more or fewer of them than it should. It
+// returns the owner's key as it is after that.
 func (s *session) whole(ctx context.Context, a *attempt, key record, permits int) (record, error) {
 	done, now, err := transact(ctx, s, a, key, nil, itself, func(now *record) (*change, error) {
 		if key = *now; key.free() || key.count == permits {

@@ -46,7 +46,7 @@ type placeSet struct {
 	slot chan struct{} // taken while the lease is made or renewed
 
 	lease  lease // the lease of the places; id 0: none
-	doubt  bool  // a late request may yet create a place
+	doubt  bool  // a late request might still create a place
 	owners map[string]*place
 	looks  []look // some of the last looks, oldest first
 }
@@ -71,7 +71,7 @@ const (
 	looksApart = 100 * time.Millisecond
 )
 
-// asks records that an owner is or will be in line, for at least the duration lasts. If an earlier
+// asks records that an owner is or will be in line, for at least the given duration. If an earlier
 // call has recorded a later end, asks keeps that end.
 func (ps *ownPlaces) asks(name, owner string, ttl int64, lasts time.Duration) *placeSet {
 	ps.mu.Lock()
@@ -84,7 +84,8 @@ func (ps *ownPlaces) asks(name, owner string, ttl int64, lasts time.Duration) *p
 	return ps.expect(name, owner, ttl, lasts)
 }
 
-// of returns what is known of an owner, and the set of its place. The caller must hold ps.mu.
+// of returns the place of an owner, and the set that contains it, or nil if it isn't known. The
+// caller must hold ps.mu.
 func (ps *ownPlaces) of(name, owner string) (*placeSet, *place) {
 	for _, set := range ps.all[name] {
 		if o := set.owners[owner]; o != nil {
@@ -94,7 +95,7 @@ func (ps *ownPlaces) of(name, owner string) (*placeSet, *place) {
 	return nil, nil
 }
 
-// expect records that an owner is or will be in line, for the duration lasts.
+// expect records that an owner is or will be in line, for the given duration.
 func (ps *ownPlaces) expect(name, owner string, ttl int64, lasts time.Duration) *placeSet {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -174,7 +175,8 @@ func (ps *ownPlaces) lost(set *placeSet, l lease) {
 	}
 }
 
-// saw records a look that was sent at sent and found another owner holding the lock at rev.
+// saw records a look, with the time at which it was sent. At revision rev, it found that another
+// owner held the lock.
 func (ps *ownPlaces) saw(set *placeSet, sent time.Time, rev int64) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -186,7 +188,7 @@ func (ps *ownPlaces) saw(set *placeSet, sent time.Time, rev int64) {
 	}
 }
 
-// doubt records that a late request may yet create a place.
+// doubt records that a late request might still create a place.
 func (ps *ownPlaces) doubt(name, owner string) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -225,7 +227,7 @@ func (ps *ownPlaces) find(name, owner string) (key record, holds bool) {
 }
 
 // left forgets a place. If it was the last in its set, left returns the lease. suspect reports
-// whether a late request may yet attach a place to that lease.
+// whether a late request might still attach a place to that lease.
 func (ps *ownPlaces) left(name, owner string) (spare lease, suspect bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

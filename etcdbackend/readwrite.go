@@ -21,7 +21,7 @@ type scene struct {
 	notes []record
 }
 
-// lookAround makes the look of an attempt.
+// lookAround reads the keys that an attempt needs: see [store.reads].
 func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
 	res, err := s.store.look(ctx, a.ttl, s.store.reads(a)...)
 	if err != nil {
@@ -30,7 +30,8 @@ func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
 	return s.scene(a.id, res)
 }
 
-// foundScene returns the scene that a refused attempt saw. key is its own key in that scene.
+// foundScene returns the scene that a refused attempt saw. key is what the attempt found in the key
+// that it wanted to change.
 func (s *session) foundScene(_ context.Context, a *attempt, key record) (scene, error) {
 	switch {
 	case a.seen != nil:
@@ -42,9 +43,9 @@ func (s *session) foundScene(_ context.Context, a *attempt, key record) (scene, 
 	}
 }
 
-// scene reads the answer to an attempt's look. For a writer, the look covers the lock's key and the
-// readers' keys. For a reader, it covers the reader's own key, the lock's key, the notes, and keys
-// of other kinds of lock.
+// scene parses the answer to the requests of [store.reads]. For a writer, these read the lock's key
+// and the readers' keys. For a reader, they read the reader's own key, the lock's key, the notes,
+// and keys of other kinds of lock.
 func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	at.rev = res.Header.GetRevision()
 	if id.role == writeRole {
@@ -83,7 +84,8 @@ func (s *session) excludeOthers(a *attempt) {
 	a.look = []*pb.RequestOp{beside.findOp(limit)}
 }
 
-// conflicts returns an error if the name of a hold without a key is used for another kind of lock.
+// conflicts is called when a hold has no key. It returns an error if a lock of another kind uses
+// the name.
 func (s *session) conflicts(ctx context.Context, a *attempt) error {
 	name := a.id.name
 	lock, unshared := rangeOp(s.store.key(name)), s.store.unshared(name).findOp(1)
@@ -224,7 +226,8 @@ func (s *session) acquireRead(
 	return backend.AcquireResult{Acquired: true, Count: 1}, nil
 }
 
-// heldRead returns the key of an owner that gives its read back, and so no longer waits for it.
+// heldRead returns the key of an owner that releases its hold for reading. It also records that the
+// owner no longer waits to read.
 func (s *session) heldRead(ctx context.Context, a *attempt) (record, error) {
 	s.waits.end(a.id)
 	return s.find(ctx, a)
@@ -242,7 +245,8 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 	}
 }
 
-// seeReads finds out who reads and who writes. It returns an attempt of a writer.
+// seeReads finds out who reads and who writes. For that it reads the keys that a writer would read.
+// It returns what it found, and the attempt of a writer with which it did so.
 func (s *session) seeReads(ctx context.Context, reads *attempt) (*attempt, scene, error) {
 	a := &attempt{id: writeOf(reads.id)}
 	s.excludeOthers(a)
@@ -259,8 +263,8 @@ func (s *session) forceReads(
 		if !at.write.free() || len(at.reads) == 0 {
 			return nil, nil
 		}
-		// The reads are deleted only if no key has come or changed since the look. A new key might
-		// belong to another lock.
+		// The reads are deleted only if no key was created or changed after they were read. A new
+		// key might belong to another lock.
 		reads := s.store.all(a.id.name, readRole)
 		a.many = len(at.reads) > manyKeys
 		return &change{
@@ -287,7 +291,7 @@ func (s *session) forced(
 	return backend.ForceReleaseResult{Released: len(all) > 0}, nil
 }
 
-// giveBackAll revokes the leases of holds that were forced.
+// giveBackAll revokes the leases of holds that were released by force.
 func (s *session) giveBackAll(ctx context.Context, name string, as role, holds []record) error {
 	errs := make([]error, len(holds))
 	each(len(holds), func(i int) {

@@ -78,7 +78,8 @@ func (b *batch) done(i int, held bool, err error) {
 	b.running.Done()
 }
 
-// read looks at the locks of some requests. It returns once it has begun what they need.
+// read looks at the locks of some requests. It returns once it has started the renewals that they
+// need, and doesn't wait for them.
 func (b *batch) read(some []int) {
 	ids := make([]holdID, len(some))
 	for i, r := range some {
@@ -89,7 +90,8 @@ func (b *batch) read(some []int) {
 	case err == nil:
 		b.keep(some, kvs)
 	case len(some) > 1 && backend.KindOf(err) == backend.Refused:
-		// These are too many keys for this server, or the user may not read one of them.
+		// Either the server doesn't accept so many keys at once, or the user isn't permitted to
+		// read one of them.
 		b.read(some[:len(some)/2])
 		b.read(some[len(some)/2:])
 	default:
@@ -151,7 +153,8 @@ func (b *batch) attempt(r int) *attempt {
 	return kindOf(req.Kind).attempt(req.Name, req.Owner, b.store.ttl(req.Lease))
 }
 
-// own returns the record of a key if it is the key of a hold. Otherwise it returns a free record.
+// own returns the record of the key of a hold. If there is no key, or it belongs to another owner,
+// own returns the zero record.
 func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	if kv == nil {
 		return record{}, nil
@@ -181,8 +184,9 @@ func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 }
 
 // rewrite renews a hold that may need another lease. It writes the hold's key, and attaches it to a
-// new lease if the old one has another length. It releases permits whose number isn't that of the
-// request. If the old lease has ended, it finds out whether the hold has also ended.
+// new lease if the old one has another length. If the number of permits isn't that of the request,
+// rewrite releases them. If the old lease has ended, rewrite finds out whether the hold has also
+// ended.
 func (b *batch) rewrite(r int, a *attempt, key record) {
 	b.apart(func() {
 		held, _, err := transact(b.ctx, b.session, a, key, nil, itself,
@@ -208,7 +212,7 @@ func (b *batch) apart(f func()) {
 	}()
 }
 
-// abandon answers all asks that still wait.
+// abandon answers every [ask] that still waits.
 func (b *batch) abandon() {
 	b.mu.Lock()
 	asks := b.asks

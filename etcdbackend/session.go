@@ -15,7 +15,7 @@ type session struct {
 	store   *store
 	leases  *leases
 	holds   *holds
-	others  names // locks that others held at the last look, so the next step looks first
+	others  names // locks that others held when last seen, so the next step looks first
 	alone   names // locks whose own key is the only one that the user may use
 	waits   waits
 	places  ownPlaces
@@ -80,15 +80,15 @@ func (s *session) Acquire(
 }
 
 // acquire assumes that the lock is free, unless there are signs to the contrary. If the assumption
-// is right, it acquires the lock in one round trip. It looks first if another held the lock at the
-// last look, or if a lease would have to be granted.
+// is right, it acquires the lock in one round trip. It looks first if another owner held the lock
+// when it was last seen, or if a lease would have to be granted.
 func (s *session) acquire(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (res backend.AcquireResult, err error) {
 	s.excludeOthers(a)
 	a.onlyUp = a.fair && !req.Reentry
 	at := line{lock: s.holds.guess(a.id)}
-	var told bool // a message tells the waiter of the grant, so no next look is needed
+	var told bool // a message will tell the waiter of the grant, so it needn't look again
 	if a.fair && at.lock.free() && req.Place > 0 {
 		// The watcher's line may be out of date. That does no harm, since the request for a place
 		// checks whether another owner still holds the lock.
@@ -100,7 +100,7 @@ func (s *session) acquire(
 	if !told && at.lock.free() && s.looksFirst(a) {
 		at, err = s.beginLine(ctx, a)
 	}
-	var last record // the last holder that was found with an ended lease
+	var last record // the last holder whose lease was found to have ended
 	done, key, err := transact(ctx, s, a, at, err, s.foundLine, func(at *line) (*change, error) {
 		holder, byPlace := at.holder()
 		if !holder.free() && holder.owner != req.Owner {
@@ -133,10 +133,12 @@ func (s *session) acquire(
 	return res, nil
 }
 
-// wait puts an owner in line behind the holder of the lock, if it has asked for a place. over
-// reports whether the attempt is over. Then remaining is how long the lock is held. Otherwise wait
-// has looked again. told reports whether no look is needed to learn of the grant. last is the last
-// holder that was found with an ended lease.
+// wait handles an attempt at a lock that another owner holds. If the attempt's owner has asked for
+// a place, wait puts it in line. over reports whether the attempt is over. If it is, remaining is
+// how much longer the lock will be held, or negative if that isn't known or the hold never ends. If
+// the attempt isn't over, wait has looked again, and at is what it found. If told is true, a
+// message will tell the owner when it gets the lock, so wait doesn't find out the remaining time.
+// last is the last holder whose lease was found to have ended.
 func (s *session) wait(
 	ctx context.Context, a *attempt, req backend.AcquireRequest, at *line, last *record, told bool,
 ) (remaining time.Duration, over bool, err error) {
@@ -245,7 +247,7 @@ func (s *session) release(
 func (s *session) notHeld(
 	ctx context.Context, a *attempt, key record, keeps bool,
 ) (backend.ReleaseResult, error) {
-	// A late request of this hold must no longer acquire the lock.
+	// This prevents that a late request of this hold still acquires the lock.
 	if err := s.giveBack(ctx, a.id, 0, a.ttl); err != nil {
 		return backend.ReleaseResult{}, notDone(err)
 	}
@@ -258,7 +260,7 @@ func (s *session) notHeld(
 }
 
 // released returns the result of a release that was carried out. If the lock is free and other
-// calls of this client wait, the session joins the waiting sessions as the last.
+// calls of this client wait, the session goes to the end of the queue of waiting sessions.
 func (s *session) released(
 	ctx context.Context, a *attempt, req backend.ReleaseRequest,
 ) (res backend.ReleaseResult, err error) {
@@ -302,7 +304,8 @@ func (s *session) givenBack(ctx context.Context, a *attempt) error {
 	return s.giveBack(ctx, a.id, attached, a.ttl)
 }
 
-// joinAgain makes the session the last that waits for a lock, if it is subscribed and has no key.
+// joinAgain puts the session at the end of the queue for a lock, if it is subscribed and has no
+// key.
 func (s *session) joinAgain(name string) {
 	if s.waiters.subscribed(name) {
 		s.leases.background(func(ctx context.Context) { s.waiters.join(ctx, name) })
@@ -354,16 +357,17 @@ func (s *session) forceWrite(
 	return backend.ForceReleaseResult{Released: true}, nil
 }
 
-// lasts returns how long a hold lasts if its lease has left seconds. The server rounds them down,
-// so the result is off by at most half a second. A hold that still exists, even if only because the
-// server ends it late, gets more than 0.
+// lasts returns how much longer a hold lasts, from the number of seconds that its lease still has.
+// The server rounds that number down, so the result is off by at most half a second. A hold that
+// still exists, even if only because the server ends it late, gets more than 0.
 func lasts(left int64) time.Duration {
 	return time.Duration(max(left-spareTTL, 0))*time.Second + time.Second/2
 }
 
-// write changes the key of a hold from one record to another. The key then lasts for the attempt's
-// ttl, counted from a moment after the call. write reports whether it did so, and returns the
-// present key. If it didn't, and there is no error, the caller tries again with that key.
+// write changes the key of a hold from one record to another. The key then lasts for at least the
+// lease of the lock, counted from the call. done reports whether write changed the key. write also
+// returns the present key. If it didn't, and there is no error, the caller tries again with that
+// key.
 func (s *session) write(
 	ctx context.Context, a *attempt, old, next record,
 ) (done bool, key record, err error) {
@@ -482,7 +486,7 @@ func (s *session) put(
 		done = true
 	case repeated && err == nil && key.owner == id.owner && key.lease == l.id:
 		done = true // the first request was carried out
-	case repeated: // the first request may yet be carried out
+	case repeated: // the first request might still be carried out
 		err = errSilent
 	case gone(err): // the lease has ended, and with it the key, if there was one
 		s.holds.forget(id, l.id)
@@ -523,10 +527,10 @@ func (s *session) swapOnLease(
 	return done, key, true, err
 }
 
-// prolong renews the lease of a key, and returns it. It returns the zero lease if the key needs a
-// new one, because it has none, or its lease has another length or has ended. A read, a write or a
-// repeated request must not shorten the hold. So if the hold's lease already lasts longer, prolong
-// doesn't renew it.
+// prolong renews the lease of a key, and returns that lease. If the key needs a new lease, prolong
+// returns the zero lease. That is so if the key has no lease, if its lease has ended, or if the
+// length of its lease isn't the attempt's ttl. A read, a write or a repeated request must not
+// shorten the hold. So if the hold's lease already lasts longer, prolong doesn't renew it.
 func (s *session) prolong(ctx context.Context, a *attempt, key record) (lease, error) {
 	id, ttl := a.id, a.ttl
 	if key.free() || key.lease == 0 || s.keeper.closed() {
@@ -578,7 +582,7 @@ func refusedBeside(err error) bool {
 		!errors.Is(err, backend.ErrConflict)
 }
 
-// giveBack revokes all leases of a hold that the store no longer has.
+// giveBack revokes all leases of a hold whose key no longer exists in the store.
 func (s *session) giveBack(ctx context.Context, id holdID, lease, ttl int64) error {
 	leases := s.holds.take(id, lease)
 	for i, lease := range leases {
@@ -590,8 +594,8 @@ func (s *session) giveBack(ctx context.Context, id holdID, lease, ttl int64) err
 	return nil
 }
 
-// outlived revokes the lease that the key had before. If that fails, the lease is revoked when the
-// hold is released.
+// outlived revokes a lease after the key of the hold was attached to another one. If that fails,
+// the lease is revoked when the hold is released.
 func (s *session) outlived(ctx context.Context, id holdID, lease, ttl int64) {
 	if lease == 0 {
 		return

@@ -67,8 +67,9 @@ func send[Req, Res any](
 	var to peer.Peer // set as soon as the request has a connection
 	over := false
 	res, err := do(cancelable, req, anyLength, grpc.Peer(&to), grpc.OnFinish(func(err error) {
-		// If a request was canceled or timed out, but not by ctx, the client takes the request as
-		// not carried out, and repeats it. Canceling its context here prevents the repetition.
+		// If a request was canceled or timed out, but not by ctx, the client assumes that the
+		// request wasn't carried out, and repeats it. Canceling the context of the request here
+		// prevents the repetition.
 		if code := status.Code(err); code == codes.Canceled || code == codes.DeadlineExceeded {
 			over = hasEnded(ctx)
 			cancel()
@@ -85,8 +86,8 @@ func send[Req, Res any](
 }
 
 // anyLength allows an answer to be as long as all keys of a lock, as the client's own requests do
-// by default. A connection by itself accepts 4 MiB. With that limit, a semaphore with 30,000
-// acquired permits could be neither acquired nor forced.
+// by default. A connection by itself accepts 4 MiB. With that limit, permits of a semaphore
+// couldn't be acquired, nor released by force, while 30,000 of them are acquired.
 var anyLength = grpc.MaxCallRecvMsgSize(math.MaxInt32)
 
 // hasEnded reports whether a context has ended. gRPC compares the deadline itself, and may do so a
@@ -160,7 +161,7 @@ func patience(ttl int64) time.Duration {
 const (
 	shortestPatience = 500 * time.Millisecond
 	longestPatience  = time.Second
-	patienceWithMany = 5 * time.Second // for many keys, which take a member longer
+	patienceWithMany = 5 * time.Second // for requests with many keys, which take longer
 )
 
 // read reads the key of a hold.
@@ -229,7 +230,7 @@ type attempt struct {
 	many  bool // it deletes many keys at once
 }
 
-// patience returns how long a member may be silent about a transaction.
+// patience returns how long a member may take to answer the attempt's transaction.
 func (a *attempt) patience() time.Duration {
 	if a.many {
 		return patienceWithMany
@@ -240,14 +241,15 @@ func (a *attempt) patience() time.Duration {
 // manyKeys is the number of keys above which a transaction gets patienceWithMany.
 const manyKeys = 1000
 
-// reads returns the requests of an attempt's look.
+// reads returns requests that read the keys on which an attempt depends: the key of its hold, and
+// then those in a.look.
 func (st *store) reads(a *attempt) []*pb.RequestOp {
 	return append([]*pb.RequestOp{rangeOp(st.keyOf(a.id))}, a.look...)
 }
 
-// swap carries out ops if the hold's key still equals old. For a key that is free, the conditions
-// in a.only must also hold. If a condition doesn't hold, swap changes nothing, and returns the
-// present key. Otherwise it returns the answer to the transaction.
+// swap carries out ops if the hold's key still equals old. If old is the zero record, so that there
+// must be no key, the conditions in a.only must also hold. If a condition doesn't hold, swap
+// changes nothing, and returns the present key. Otherwise it returns the answer to the transaction.
 func (st *store) swap(
 	ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp,
 ) (done *pb.TxnResponse, now record, err error) {
@@ -272,10 +274,10 @@ func (st *store) swap(
 	return nil, now, err
 }
 
-// same returns the condition that a key is as it was read or written. The revision alone isn't
-// enough. An etcd that has lost its data, or was restored from a snapshot, counts some revisions
-// again, so another owner's key may get the same one. So same also compares the leases, whose ids
-// are random.
+// same returns the condition that a key hasn't changed since it was read or written. The revision
+// alone isn't enough. An etcd that has lost its data, or was restored from a snapshot, uses some
+// revisions a second time, so another owner's key may get the same one. So same also compares the
+// leases, whose ids are random.
 func same(key []byte, old record) []*pb.Compare {
 	if old.free() {
 		return []*pb.Compare{unchanged(key, 0)}
@@ -286,8 +288,8 @@ func same(key []byte, old record) []*pb.Compare {
 	}}
 }
 
-// unchanged returns the condition that a key was last changed in a revision, or doesn't exist if
-// that is 0.
+// unchanged returns the condition that a key was last changed in revision rev or, if rev is 0, that
+// it doesn't exist.
 func unchanged(key []byte, rev int64) *pb.Compare {
 	return &pb.Compare{
 		Key: key, Result: pb.Compare_EQUAL,

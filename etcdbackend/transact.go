@@ -11,21 +11,23 @@ import (
 // is still as it was found.
 type change struct {
 	old  record          // the key as it was found
-	next record          // the key as it shall be; without an owner: it is deleted
-	keep time.Duration   // if not 0, the key is kept for so long instead: see keptSuffix
+	next record          // the new contents of the key; if it has no owner, the key is deleted
+	keep time.Duration   // if not 0, the key is kept for that long instead: see keptSuffix
 	only []*pb.Compare   // further conditions if there was no key
 	with []*pb.RequestOp // also carried out if the hold begins, or ends
 	done *pb.TxnResponse // the answer if the key was deleted
 }
 
-// again is what decide returns to transact if it has looked again itself.
+// again is returned by decide, a function that transact calls, if decide has looked at the lock
+// itself. Then transact calls decide once more.
 var again = new(change)
 
-// transact carries out a step whose first look found at, or failed with err. It repeats three
-// things until the step is done. decide looks at what was found, and returns a change, or nil if
-// the step is over without one. If nothing has changed since, the change is carried out, in one
-// transaction. Otherwise the transaction reads the present state, which found returns. transact
-// reports whether a change was carried out, and returns the key as it is now.
+// transact carries out a step. The caller has looked at the lock: at is the state that it saw, and
+// err is its error. transact then repeats the following until the step is done. First it calls
+// decide with the state. decide returns a change, or nil if the step is over without one. Then
+// transact sends a transaction that carries out the change if the state is still the same. If it
+// isn't, the transaction reads the present state instead, and transact calls found to get that
+// state. done reports whether a change was carried out, and key is the key as it is now.
 func transact[S any](
 	ctx context.Context, s *session, a *attempt, at S, err error,
 	found func(context.Context, *attempt, record) (S, error), decide func(at *S) (*change, error),
@@ -47,7 +49,8 @@ func transact[S any](
 	return false, record{}, err
 }
 
-// itself is found for a step that needs only the key of its hold.
+// itself is passed to transact as the parameter found by steps that need only the key of their
+// hold.
 func itself(_ context.Context, _ *attempt, key record) (record, error) { return key, nil }
 
 // carryOut carries out the change that an attempt has decided on. It reports whether it did so, and

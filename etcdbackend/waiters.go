@@ -14,11 +14,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// waiters holds a session's keys among the sessions that wait for the same locks. While a session
-// is subscribed to a lock, it keeps a key besides the lock's key. When the lock is released, all
-// sessions are notified. The first tries at once. Every other session waits some time for each one
-// ahead of it, and tries only if the lock hasn't been taken by then. So the sessions try one after
-// the other, in order. A session that died while it waited delays the others only by that time.
+// waiters holds a session's places in the queues of the sessions that wait for the same locks.
+// While a session is subscribed to a lock, it keeps a key of its own, in addition to the lock's
+// key. When the lock is released, all sessions are notified. The first tries at once. Every other
+// session waits some time for each one ahead of it, and tries only if the lock hasn't been taken by
+// then. So the sessions try one after the other, in order. A session that died while it waited
+// delays the others only by that time.
 //
 // The order is only a courtesy. A wrong order costs one needless attempt, or a few milliseconds.
 type waiters struct {
@@ -43,7 +44,7 @@ const (
 	waiterTTL     = 15 // seconds
 	shortestDelay = 10 * time.Millisecond
 	longestDelay  = 100 * time.Millisecond
-	mostDelays    = 10 // a session waits for no more delays than this
+	mostDelays    = 10 // the maximum number of delays that a session waits
 	joinWithin    = time.Second
 )
 
@@ -84,8 +85,8 @@ func (ws *waiters) remove(key []byte) {
 	})
 }
 
-// join makes the session the last that waits for a lock, if it is subscribed and has no key.
-// If that fails, the session tries for the lock as if it were the first.
+// join puts the session at the end of the queue for a lock, if it is subscribed and has no key. If
+// that fails, the session tries for the lock as if it were the first.
 func (ws *waiters) join(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, joinWithin)
 	defer cancel()
@@ -123,7 +124,8 @@ func (ws *waiters) join(ctx context.Context, name string) {
 	w.rev, w.ahead = res.Header.Revision, max(waiting(res, 1)-1, 0)
 }
 
-// vacant returns the session's waiter for a lock if it has no key, and gives it a new one.
+// vacant looks for the session's waiter for a lock. If the waiter has no key, vacant gives it a new
+// one, and returns both. Otherwise it returns nil.
 func (ws *waiters) vacant(name string) (*waiter, []byte) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -184,8 +186,8 @@ func (ws *waiters) own(name string) []byte {
 	return nil
 }
 
-// served records that a key of the session doesn't exist, because the session acquired the lock,
-// which deleted the key, or couldn't create the key.
+// served records that a key of the session doesn't exist. Either the session acquired the lock,
+// which deleted the key, or it couldn't create the key.
 func (ws *waiters) served(name string, key []byte) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -201,7 +203,7 @@ func (ws *waiters) subscribed(name string) bool {
 	return ws.all[name] != nil
 }
 
-// moved records that the lock was taken at a revision, by the first that waited.
+// moved records that the lock was taken at a revision, by the first of the waiting sessions.
 func (ws *waiters) moved(name string, rev int64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -217,8 +219,8 @@ func (ws *waiters) close() lease {
 	return ws.lease
 }
 
-// unknown records that the session may have missed who waits. Then no other session
-// counts as ahead.
+// unknown records that the session may have missed events, so that it no longer knows who waits.
+// Then no other session counts as ahead.
 func (ws *waiters) unknown(name string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -227,8 +229,8 @@ func (ws *waiters) unknown(name string) {
 	}
 }
 
-// courtesy returns how long the session leaves a lock, which was freed at a revision, to the
-// sessions ahead of it.
+// courtesy returns how long the session waits, after a lock was freed at a revision, so that the
+// sessions ahead of it can take the lock.
 func (ws *waiters) courtesy(name string, rev int64) time.Duration {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -242,7 +244,7 @@ func (ws *waiters) courtesy(name string, rev int64) time.Duration {
 func (st *store) waitingKeys(name string) []byte { return append(st.key(name), 0) }
 
 // countWaiting counts the keys of sessions that wait for a lock. If the name of another lock begins
-// with this name and a zero byte, its keys are also counted, and more seem to wait.
+// with this name and a zero byte, its keys are also counted, so the count is too high.
 func (st *store) countWaiting(name string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
 		Key: st.waitingKeys(name), RangeEnd: append(st.key(name), 1), CountOnly: true,

@@ -172,7 +172,7 @@ func (l *watchedLine) apply(e *mvccpb.Event) bool {
 		l.lock = record{}
 		if !gone {
 			l.lock, _ = decode(lockRole, e.Kv)
-			l.lock.rev = e.Kv.ModRevision // even a value of another kind takes the lock
+			l.lock.rev = e.Kv.ModRevision // the lock is taken even if decode failed
 		}
 		return true
 	}

@@ -18,16 +18,16 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A watcher keeps all subscriptions of a session, on one stream of watches. The client library
-// would restore a broken stream, but without reporting it. It also needs two goroutines for each
-// watch.
+// A watcher keeps all subscriptions of a session, on one watch stream. The client library would
+// restore a broken stream, but without reporting it. It also needs two goroutines for each watch.
 //
 // Watches begin at the present revision. If they began in the past, a server would serve them from
 // a loop that runs ten times a second. Instead, subscribers are woken if they may have missed an
 // event while there was no stream.
 //
-// The goroutine run opens streams and sends requests. The goroutine receive receives messages. The
-// goroutine check makes sure that messages arrive. A stream is used until its first error.
+// There are three goroutines, named after their methods: run opens streams and sends requests,
+// receive handles the messages that arrive, and check makes sure that messages arrive. A stream is
+// used until its first error.
 type watcher struct {
 	client     pb.WatchClient
 	waiters    *waiters
@@ -100,19 +100,22 @@ func newWatcher(
 // close ends the watcher. It doesn't wait.
 func (w *watcher) close() { w.stop() }
 
-// shared holds the watched keys of a read-write lock besides its own.
+// shared holds the prefixes of the keys of a read-write lock that are watched in addition to the
+// lock's key.
 type shared struct {
 	reads, notes []byte
-	toRead       func() bool // reports whether a call of this client may wait to read
+	toRead       func() bool // reports whether some call of this client might be waiting to read
 }
 
 // Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called
 // when the key is deleted, even by the end of its lease. Each session that began to wait earlier
-// delays the call a little. If the lock is taken before the delay has passed, there is no call.
+// delays the call of Wake a little. If the lock is taken before the delay has passed, Wake isn't
+// called.
 //
 // For a read-write lock, the keys of readers and of notes are also watched. When a reader leaves,
-// Wake is called with that delay. When a write ends, Wake is called with that delay, or at once if
-// a call of this client waits to read. When a note ends, Wake is called at once.
+// Wake is called with that delay. When a write ends, Wake is called at once if a call of this
+// client is waiting to read, and otherwise with that delay. When a note ends, Wake is called at
+// once.
 //
 // A subscriber that only watches doesn't count as waiting. It is notified of every change of the
 // keys, without delay. For a semaphore, the keys of permits are watched: see [permits].
@@ -149,7 +152,7 @@ func (s *session) Subscribe(
 	return sub.wait(ctx)
 }
 
-// polite reports whether the session waits as one of waiters.
+// polite reports whether the session takes its turn among the waiting sessions: see waiters.
 func (sub *subscription) polite() bool { return sub.line == nil && !sub.watches }
 
 func (s *session) watchShared(sub *subscription, req backend.SubscribeRequest) {
@@ -298,7 +301,7 @@ func (w *watcher) serve() (served bool, err error) {
 	for {
 		for _, req := range w.next() {
 			if stream.Send(req) != nil {
-				// The stream is broken. receive gets the error.
+				// The stream is broken. The goroutine receive will see the error.
 				break
 			}
 		}
@@ -429,9 +432,9 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 // changed handles events about a lock's keys. It returns the function that wakes the subscriber
 // now, or nil. The caller must hold w.mu.
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
-	// These are the revisions of the last event of each sort. After inTurn, the lock may be free,
-	// but the sessions ahead come first. After atOnce, the lock may be free for all at once. At
-	// taken, the lock was taken.
+	// These are the revisions of the last events of three sorts, or 0. inTurn: the lock may have
+	// become free, but the sessions ahead come first. atOnce: the lock may have become free for all
+	// at once. taken: the lock was taken.
 	var inTurn, atOnce, taken int64
 	for i, e := range events {
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
@@ -497,7 +500,7 @@ func created(e *mvccpb.Event) bool {
 	return e.Type == mvccpb.PUT && e.Kv.CreateRevision == e.Kv.ModRevision
 }
 
-// stopWaiting cancels the wake-up that waits for the sessions ahead. The caller must
+// stopWaiting cancels the wake-up that was delayed in favor of the sessions ahead. The caller must
 // hold the watcher's mutex.
 func (sub *subscription) stopWaiting() {
 	if sub.later != nil {
@@ -525,7 +528,8 @@ func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(
 		w.wakeRun()
 		return sub.tells(refused, nil), nil
 	default:
-		// The user may no longer watch. The next stream tries again. Until then waiters poll.
+		// The user is no longer permitted to watch. The next stream tries again. Until then waiters
+		// poll.
 		return sub.wake, nil
 	}
 	return nil, nil
