@@ -94,10 +94,11 @@
 //	distsync/locks/calls\x01permits/6ab0…:20
 //	{"owner":"6ab0…:20","count":2,"kind":"permits","limit":10}
 //
-// A call that gives no limit uses the one that was given last, which is the limit in the key that
-// was written last. But a renewal may also write the key, without giving a limit. Then the value
-// has another field, "said": the revision in which the limit was given. That revision counts
-// instead of the key's. While no permit is acquired, there is no such key, so the limit is unknown.
+// A call that gives no limit uses the one that was given last. That is the limit in the key with
+// the highest revision. But a renewal may also write a key, although it gives no limit. The value
+// of such a key has another field, "said": the revision in which its limit was given. That revision
+// counts instead of the key's. While no permit is acquired, there is no such key, so the limit is
+// unknown.
 //
 // A waiter in line for a fair lock also has its own key. The order in which these keys were created
 // is the line:

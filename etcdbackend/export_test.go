@@ -37,7 +37,8 @@ func Age(s backend.Session, by time.Duration) {
 	}
 }
 
-// Delay makes a session leave a lock for so long to each that began to wait earlier.
+// Delay sets how long a session waits, after a lock was freed, for each session that began to wait
+// earlier.
 func Delay(s backend.Session, delay time.Duration) {
 	ws := s.(*session).waiters
 	ws.mu.Lock()

@@ -167,8 +167,9 @@ func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	return l, true
 }
 
-// take returns all leases of a hold that is being released, and forgets them. The lease attached is
-// one of them, unless it is 0. take leaves out the other leases that a concurrent step is using.
+// take returns all leases of a hold that is being released, and forgets them. They include the
+// lease to which the key is attached, which the caller gives, unless that is 0. take leaves out
+// other leases that a concurrent step is using.
 func (h *holds) take(id holdID, attached int64) []int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -334,8 +334,8 @@ func (s *session) List(
 // common prefix. The server counts all keys of a range, even those that it doesn't return, and
 // can't write while it counts. So the method page reads one small range after another, which are
 // called windows. The first window contains the keys that share a certain number of leading bytes
-// with the mark, which is the field bytes. The next contains the keys after that which share one
-// byte less, and so on.
+// with the mark: the field bytes says how many. The next window contains the keys after the first
+// that share one byte less, and so on.
 type mark struct {
 	key   string
 	bytes int

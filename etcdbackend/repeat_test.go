@@ -84,8 +84,9 @@ func (e *hangingEtcd) carryOut(req *pb.TxnRequest) *pb.TxnResponse {
 	return &pb.TxnResponse{Succeeded: true, Header: &pb.ResponseHeader{Revision: e.rev}}
 }
 
-// An acquisition that a member says nothing to is sent to the next, which tells whether it was
-// carried out. It may yet be until its lease is revoked, so that is not used again.
+// If a member doesn't answer an acquisition, the request is sent to the next member, whose answer
+// tells whether it was carried out. It might still be carried out until its lease is revoked, so
+// that lease isn't used again.
 func TestRepeatedAcquisition(t *testing.T) {
 	for _, c := range []struct {
 		name    string

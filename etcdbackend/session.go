@@ -247,7 +247,7 @@ func (s *session) release(
 func (s *session) notHeld(
 	ctx context.Context, a *attempt, key record, keeps bool,
 ) (backend.ReleaseResult, error) {
-	// This prevents that a late request of this hold still acquires the lock.
+	// This keeps a late request of this hold from acquiring the lock.
 	if err := s.giveBack(ctx, a.id, 0, a.ttl); err != nil {
 		return backend.ReleaseResult{}, notDone(err)
 	}
@@ -365,9 +365,9 @@ func lasts(left int64) time.Duration {
 }
 
 // write changes the key of a hold from one record to another. The key then lasts for at least the
-// lease of the lock, counted from the call. done reports whether write changed the key. write also
-// returns the present key. If it didn't, and there is no error, the caller tries again with that
-// key.
+// lease of the lock, counted from the call. done reports whether write changed the key, and key is
+// the present key. If write didn't change it, and there is no error, the caller tries again with
+// that key.
 func (s *session) write(
 	ctx context.Context, a *attempt, old, next record,
 ) (done bool, key record, err error) {
