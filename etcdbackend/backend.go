@@ -23,11 +23,11 @@ type Option func(*options)
 
 type options struct {
 	prefix     string
-	checkEvery time.Duration // the time between two checks of a stream of watches
+	checkEvery time.Duration // the time between two checks of a watch stream
 }
 
 // WithPrefix sets a prefix for the keys of locks. The default is [DefaultPrefix]. All programs that
-// share locks must use the same prefix, and no other data may have keys with it.
+// share locks must use the same prefix, and nothing else may be stored under it.
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
@@ -35,12 +35,12 @@ func WithPrefix(prefix string) Option {
 // New returns a backend on an etcd client. The caller closes that client, after the client of the
 // locks. New panics if cli is nil.
 //
-// Give the client all members as endpoints. Then it keeps working when one of them dies, and skips
-// a learner. Set its DialKeepAliveTime to ten seconds, the minimum that gRPC allows, and its
-// DialKeepAliveTimeout to three. Then the client stops asking a member that hangs, or a machine
-// that fails without closing connections, until it is back. Otherwise some requests keep reaching
-// that member, and take longer, as long as the member hangs, or for many minutes if the machine has
-// vanished.
+// Give the client all members as endpoints. Then the client keeps working when a member dies, and
+// skips a member that is a learner. Set the client's DialKeepAliveTime to ten seconds, the minimum
+// that gRPC allows, and its DialKeepAliveTimeout to three. Then, if a member hangs, or its machine
+// fails without closing connections, the client sends it no more requests until it is back.
+// Otherwise some requests still go to that member, and so are slow. That continues until the member
+// no longer hangs or, if its machine has vanished, for many minutes.
 func New(cli *clientv3.Client, opts ...Option) *Backend {
 	if cli == nil {
 		panic("etcdbackend: nil client")
@@ -61,9 +61,6 @@ func (b *Backend) Open() backend.Session {
 // etcd's default election timeout of a second, the shortest lease is 2 s: one and a half election
 // timeouts, rounded up.
 func (b *Backend) Limits() backend.Limits {
-	return backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second, Kinds: kinds,
+	return backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second, Kinds: supported,
 		Keeps: true}
 }
-
-var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits,
-	backend.Fair)

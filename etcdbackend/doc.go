@@ -88,14 +88,17 @@
 //	distsync/locks/prices\x01read/6ab0…:19
 //	{"owner":"6ab0…:19","count":1,"kind":"read"}
 //
-// A holder of permits also has its own key, with the number of its permits and the limit:
+// A holder of permits also has its own key, with the number of its permits and the semaphore's
+// limit:
 //
 //	distsync/locks/calls\x01permits/6ab0…:20
 //	{"owner":"6ab0…:20","count":2,"kind":"permits","limit":10}
 //
-// For a call without a limit, the limit in the key with the highest revision counts. If a renewal
-// has written the key since its limit was stated, the revision in "said" counts instead. While no
-// permit is acquired, there is no such key, so the limit is unknown.
+// A call that gives no limit uses the one that was given last. That is the limit in the key with
+// the highest revision. But a renewal may also write a key, although it gives no limit. The value
+// of such a key has another field, "said": the revision in which its limit was given. That revision
+// counts instead of the key's. While no permit is acquired, there is no such key, so the limit is
+// unknown.
 //
 // A waiter in line for a fair lock also has its own key. The order in which these keys were created
 // is the line:
@@ -107,8 +110,8 @@
 // that time it creates the key, or releases the lock. So a release only has to delete a key, and
 // the next in line sees that. If a waiter lost its place, because its client was silent for too
 // long, its new key has "front", and the waiter comes first. But if the first in line holds the
-// lock at that time, the returning waiter comes second. Then its key names the first place, in
-// "behind_rev" and "behind_front".
+// lock at that time, the returning waiter comes second. Then the fields "behind_rev" and
+// "behind_front" of its key say which place is the first.
 //
 // If the name of a lock looks like one of these keys, and the key exists, calls for that lock fail
 // with [backend.ErrConflict].
@@ -159,10 +162,10 @@
 // # Costs
 //
 // Locking a free lock takes one round trip, and unlocking it another. Both are writes. A client's
-// first lock after a pause of some seconds takes three: a look, a lease, and the lock. If the lease
-// was used for another lock before, and is older than a second, the client also sends a keep-alive.
-// A call that finds the lock held takes two round trips. Both are reads if the client knew that the
-// lock was held.
+// first lock after a pause of some seconds takes three round trips: one to read the lock's keys,
+// one to grant a lease, and one to lock. If the lease was used for another lock before, and is
+// older than a second, the client also sends a keep-alive. A call that finds the lock held takes
+// two round trips. Both are reads if the client knew that the lock was held.
 //
 // A release after which the lock stays taken takes three requests: one grants a lease, one
 // releases, and one revokes the lease at the end.

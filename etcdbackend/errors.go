@@ -3,6 +3,7 @@ package etcdbackend
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -61,8 +62,8 @@ var refusals = []error{
 }
 
 // delays are errors of requests that were not carried out, but may succeed later. Requests require
-// a leader, so ErrNoLeader comes before any proposal. ErrNoSpace isn't in the list, since the
-// transaction that fills a store is carried out, and gets that error as its answer.
+// a leader, so a request that gets ErrNoLeader was never proposed. ErrNoSpace isn't in the list,
+// since the transaction that fills a store is carried out, and gets that error as its answer.
 var delays = []error{
 	rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrLeaseNotFound, errLearner,
 	rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
@@ -75,17 +76,13 @@ var errLearner = rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)
 
 func isLearners(err error) bool { return err != nil && errors.Is(rpctypes.Error(err), errLearner) }
 
-// mostLearners is how many times in a row a learner may be asked for a stream. With two members, if
-// requests alternate with streams, every stream may go to the learner. So the number is limited.
+// mostLearners is the maximum number of times in a row that a learner is asked for a stream. It is
+// limited since each retry could reach a learner: with two members, if the client opens streams and
+// sends other requests alternately, every stream could go to the same member.
 const mostLearners = 16
 
 func isAny(err error, list []error) bool {
-	for _, e := range list {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(e error) bool { return errors.Is(err, e) })
 }
 
 // tooLong reports whether a request or its answer was longer than one of the two sides accepts.
@@ -97,10 +94,10 @@ func tooLong(err error) bool {
 }
 
 // notDone returns the error of a step that failed during its preparation. It doesn't matter whether
-// the failed request was carried out.
+// the failed request was carried out. notDone returns nil if err is nil.
 func notDone(err error) error {
 	switch {
-	case backend.KindOf(err) == backend.Refused:
+	case err == nil, backend.KindOf(err) == backend.Refused:
 		return err
 	case tooLong(err): // the next answer would also be too long
 		return &backend.Error{Kind: backend.Refused, Err: err}
@@ -108,21 +105,17 @@ func notDone(err error) error {
 	return &backend.Error{Kind: backend.Retry, Err: err}
 }
 
-// inDoubt returns the error of a step that may have been carried out, at least partly.
+// inDoubt returns the error of a step that may have been carried out, at least partly, or that was
+// carried out, but whose follow-up failed. It returns nil if err is nil.
 func inDoubt(err error) error {
+	if err == nil {
+		return nil
+	}
 	return &backend.Error{Kind: backend.Unknown, Err: err}
 }
 
-// afterwards returns the error of a step that was carried out, but whose later work failed with
-// err. It returns nil if err is nil.
-func afterwards(err error) error {
-	if err != nil {
-		return inDoubt(err)
-	}
-	return nil
-}
-
-// ended returns the error of a context that has ended before any request was sent, or nil.
+// ended returns an error if a context has already ended, and nil otherwise. It is called before any
+// request is sent, so the error says that nothing was done.
 func ended(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return &backend.Error{Kind: backend.Retry, Err: err}

@@ -37,10 +37,11 @@ func Age(s backend.Session, by time.Duration) {
 	}
 }
 
-// Turn makes a session leave a lock for so long to each that is ahead in the line.
-func Turn(s backend.Session, turn time.Duration) {
-	ln := s.(*session).line
-	ln.mu.Lock()
-	defer ln.mu.Unlock()
-	ln.turn = turn
+// Delay sets how long a session waits, after a lock was freed, for each session that began to wait
+// earlier.
+func Delay(s backend.Session, delay time.Duration) {
+	ws := s.(*session).waiters
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.delay = delay
 }

@@ -11,43 +11,45 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A waiter for a fair lock has a place, which is a key besides the lock's key. The places are in
-// the order in which these keys were created, but restored places come before the others. While the
-// lock's own key doesn't exist, the first in line holds the lock. So the next waiter holds the lock
-// as soon as the key before its own is gone. A release needs no message, so no message can be lost.
-// When the first in line renews or asks, it replaces its place with the lock's key. So the lock's
-// key is taken only if there is no line, or by the first in line.
+// A waiter for a fair lock has a place, which is a key of its own, separate from the lock's key.
+// The places are in the order in which these keys were created, but places that were lost and
+// restored come before the others. While the lock's own key doesn't exist, the first in line holds
+// the lock. So the next waiter holds the lock as soon as the key before its own is gone. A release
+// needs no message, so no message can be lost. When the first in line renews its hold, or tries to
+// acquire the lock again, it replaces its place with the lock's key. So the lock's key is created
+// only if there is no line, or by the first in line.
 //
 // The first in line stays the first as long as its place exists and the lock's key doesn't. While
 // it holds the lock by its place, restored places go behind it. The transaction that creates a
 // place checks that the lock hasn't changed since it was seen.
 
-// A turn is a step's knowledge of a lock and its line.
-type turn struct {
-	rev  int64    // the revision of this state; 0 if not known
-	lock record   // the lock's key
-	line []record // the places, in order
+// A line is a step's knowledge of a lock and of the places in line for it.
+type line struct {
+	rev    int64    // the revision of this state; 0 if not known
+	lock   record   // the lock's key
+	places []record // in order
 }
 
-// holder returns the hold of the lock's holder. first reports whether the holder is the first in
-// line, and holds the lock by its place.
-func (at turn) holder() (holder record, first bool) {
-	if at.lock.free() && len(at.line) > 0 {
-		return at.line[0], true
+// holder returns the record of the hold that the lock's holder has, or the zero record if there is
+// no holder. byPlace reports whether the holder is the first in line, and holds the lock by its
+// place.
+func (at line) holder() (holder record, byPlace bool) {
+	if at.lock.free() && len(at.places) > 0 {
+		return at.places[0], true
 	}
 	return at.lock, false
 }
 
 // place returns an owner's place in line.
-func (at turn) place(owner string) record {
-	if i := slices.IndexFunc(at.line, func(r record) bool { return r.owner == owner }); i >= 0 {
-		return at.line[i]
+func (at line) place(owner string) record {
+	if i := slices.IndexFunc(at.places, func(r record) bool { return r.owner == owner }); i >= 0 {
+		return at.places[i]
 	}
 	return record{}
 }
 
-// A position identifies a place. It is the revision in which the place was created and, among
-// places created at once, its number.
+// A position identifies a place. It consists of the revision in which the place was created and,
+// for places that were restored in one transaction, of the place's number in their order.
 type position struct {
 	rev   int64
 	front int
@@ -58,8 +60,8 @@ func (r record) position() position { return position{r.created, r.front} }
 // inOrder sorts places. An owner that has come back goes before all that were in line at that time.
 // Owners that came back together keep their order. None of them goes before an owner that held the
 // lock by its place.
-func inOrder(line []record) {
-	slices.SortFunc(line, func(a, b record) int {
+func inOrder(places []record) {
+	slices.SortFunc(places, func(a, b record) int {
 		switch {
 		case a.front > 0 && b.front > 0:
 			return cmp.Or(cmp.Compare(b.created, a.created), cmp.Compare(a.front, b.front))
@@ -71,91 +73,91 @@ func inOrder(line []record) {
 			return cmp.Compare(a.created, b.created)
 		}
 	})
-	if len(line) == 0 || line[0].front == 0 {
+	if len(places) == 0 || places[0].front == 0 {
 		return
 	}
-	inside := slices.IndexFunc(line, func(r record) bool { return r.position() == line[0].behind })
-	if inside > 0 {
-		first := line[inside]
-		copy(line[1:], line[:inside])
-		line[0] = first
+	behind := places[0].behind
+	i := slices.IndexFunc(places, func(r record) bool { return r.position() == behind })
+	if i > 0 {
+		holder := places[i]
+		copy(places[1:], places[:i])
+		places[0] = holder
 	}
 }
 
-// turn reads the answer to a look at the lock's key and at all keys besides it.
-func (s *session) turn(id holdID, res *pb.TxnResponse) (at turn, err error) {
-	lock, err := ranged(res, 0)
+// line parses the answer to a request that read the lock's key and the span of [store.beside].
+func (s *session) line(id holdID, res *pb.TxnResponse) (at line, err error) {
+	kvs, err := ranges(res, 2)
 	if err != nil {
-		return turn{}, err
-	}
-	if len(res.Responses) < 2 || res.Responses[1].GetResponseRange() == nil {
-		return turn{}, errShape
+		return line{}, err
 	}
 	at.rev = res.Header.GetRevision()
-	if at.lock, err = decode(lockRole, lock); err != nil {
-		return turn{}, err
+	if at.lock, err = decode(lockRole, first(kvs[0])); err != nil {
+		return line{}, err
 	}
-	at.line, err = s.store.decodeAll(id.name, lineRole, res.Responses[1].GetResponseRange().Kvs)
-	inOrder(at.line)
-	if holder, first := at.holder(); first && err == nil {
-		s.queues.inherits(id.name, holder)
+	at.places, err = s.store.decodeAll(id.name, lineRole, kvs[1])
+	inOrder(at.places)
+	if holder, byPlace := at.holder(); byPlace && err == nil {
+		s.places.timeLeft(id.name, holder)
 	}
 	return at, err
 }
 
-// lookAtTurn finds out which owner holds a lock, and which are in line. If the user may use only
-// the lock's key, lookAtTurn reads only that key.
-func (s *session) lookAtTurn(ctx context.Context, a *attempt) (turn, error) {
+// lookAtLine finds out which owner holds a lock, and which are in line. If the user may use only
+// the lock's key, lookAtLine reads only that key.
+func (s *session) lookAtLine(ctx context.Context, a *attempt) (line, error) {
 	if a.fair || !s.alone.has(a.id.name) {
 		res, err := s.store.look(ctx, a.ttl, rangeOp(s.store.key(a.id.name)),
 			s.store.beside(a.id.name).findOp(0))
 		switch {
 		case err == nil:
-			return s.turn(a.id, res)
+			return s.line(a.id, res)
 		case a.fair || !refusedBeside(err):
-			return turn{}, err
+			return line{}, err
 		}
 		s.alone.add(a.id.name)
 	}
 	key, err := s.store.read(ctx, a.id, a.ttl)
-	return turn{lock: key}, err
+	return line{lock: key}, err
 }
 
-// foundTurn returns the state that a refused attempt found. key is the lock's key in that state.
-func (s *session) foundTurn(ctx context.Context, a *attempt, key record) (turn, error) {
+// foundLine returns the state that a refused attempt found. key is the lock's key in that state.
+func (s *session) foundLine(ctx context.Context, a *attempt, key record) (line, error) {
 	switch {
 	case a.seen == nil || !a.fair &&
 		(!key.free() || len(a.seen.Responses) < 2 ||
 			a.seen.Responses[1].GetResponseRange().GetKvs() == nil):
-		return turn{lock: key}, nil
+		return line{lock: key}, nil
 	case a.fair:
-		return s.turn(a.id, a.seen)
+		return s.line(a.id, a.seen)
 	default:
-		return s.lookAtTurn(ctx, a) // the first in line holds it, and not all places were read
+		return s.lookAtLine(ctx, a) // the first in line holds it, and not all places were read
 	}
 }
 
-// takes makes an attempt take the lock only if there is no line or, if first is set, only while its
-// owner is the first in line.
-func (s *session) takes(a *attempt, at turn, first bool) {
-	a.with = nil
-	switch {
-	case first:
-		place := s.store.keyOf(holdID{a.id.name, at.line[0].owner, lineRole})
-		a.only, a.with = same(place, at.line[0]), []*pb.RequestOp{del(place)}
+// takes returns the change that writes the lock's key. If there is no such key yet, it is created
+// only while nobody is in line or, if the first in line holds the lock by its place, while it still
+// does.
+func (s *session) takes(a *attempt, at line, next record) *change {
+	c := &change{old: at.lock, next: next, only: a.only}
+	switch holder, byPlace := at.holder(); {
+	case byPlace:
+		place := s.store.placeKey(a.id.name, holder.owner)
+		c.only, c.with = same(place, holder), []*pb.RequestOp{del(place)}
 	case a.fair || !s.alone.has(a.id.name):
-		a.only = []*pb.Compare{s.store.beside(a.id.name).empty()}
+		c.only = []*pb.Compare{s.store.beside(a.id.name).empty()}
 	}
+	return c
 }
 
-// stand puts an owner in line, if another owner still holds the lock as last seen. If not, stand
-// returns the state that it found.
-func (s *session) stand(
-	ctx context.Context, a *attempt, place time.Duration, at turn,
-) (stands bool, found turn, err error) {
+// takePlace puts an owner in line, provided that the lock is still held by another owner. If it
+// isn't, takePlace returns the state that it found.
+func (s *session) takePlace(
+	ctx context.Context, a *attempt, place time.Duration, at line,
+) (placed bool, found line, err error) {
 	owner := a.id.owner
-	q := s.queues.asks(a.id.name, owner, s.store.ttl(place), place)
-	l, err := s.placeLease(ctx, q)
+	set := s.places.asks(a.id.name, owner, s.store.ttl(place), place)
+	l, err := s.placeLease(ctx, set)
 	if err != nil {
 		return false, at, err
 	}
@@ -182,21 +184,21 @@ func (s *session) stand(
 	})
 	switch {
 	case gone(err):
-		s.queues.lost(q, l)
+		s.places.lost(set, l)
 		return false, at, nil
 	case err != nil:
-		s.queues.doubt(id.name, owner)
+		s.places.doubt(id.name, owner)
 		return false, at, err
 	case res.Succeeded, len(res.Responses) > 2 && res.Responses[2].GetResponseTxn().GetSucceeded():
 		rev := res.Header.GetRevision()
 		if next.rev = rev; was.free() {
 			next.created = rev
 		}
-		s.queues.stands(q, next)
-		s.queues.saw(q, begin, rev)
+		s.places.placed(set, next)
+		s.places.saw(set, begin, rev)
 		return true, at, nil
 	}
-	if found, err = s.turn(a.id, res); err != nil {
+	if found, err = s.line(a.id, res); err != nil {
 		return false, at, err
 	}
 	// a request without an answer may have put the place there
@@ -205,33 +207,33 @@ func (s *session) stand(
 
 // stillHeld returns the condition that another owner holds a lock. If there is a line, the
 // condition is that the line's last place exists, since that is least likely to be gone. Otherwise
-// it is that the lock's key hasn't changed. If the condition fails, stand accepts any other place
-// in line instead, but then the answer has all keys of the line.
-func (s *session) stillHeld(name string, at turn) []*pb.Compare {
-	if n := len(at.line); n > 0 {
-		last := at.line[n-1]
-		return same(s.store.keyOf(holdID{name, last.owner, lineRole}), last)
+// it is that the lock's key hasn't changed. If the condition fails, takePlace is satisfied if any
+// place is in line. But checking that is slower, since the answer then contains all places.
+func (s *session) stillHeld(name string, at line) []*pb.Compare {
+	if n := len(at.places); n > 0 {
+		last := at.places[n-1]
+		return same(s.store.placeKey(name, last.owner), last)
 	}
 	return same(s.store.key(name), at.lock)
 }
 
-// placeLease returns the lease for the places of a queue. The lease was granted or renewed within
+// placeLease returns the lease for the places of a set. The lease was granted or renewed within
 // the last second.
-func (s *session) placeLease(ctx context.Context, q *queue) (lease, error) {
+func (s *session) placeLease(ctx context.Context, set *placeSet) (lease, error) {
 	select {
-	case q.slot <- struct{}{}:
-		defer func() { <-q.slot }()
+	case set.slot <- struct{}{}:
+		defer func() { <-set.slot }()
 	case <-ctx.Done():
 		return lease{}, ended(ctx)
 	}
 	for {
-		l := s.queues.getLease(q)
+		l := s.places.getLease(set)
 		if l.id == 0 {
-			l, err := s.leases.get(ctx, q.ttl)
+			l, err := s.leases.get(ctx, set.ttl)
 			if err != nil {
 				return lease{}, err
 			}
-			s.queues.begin(q, l)
+			s.places.begin(set, l)
 			continue
 		}
 		begin := time.Now()
@@ -243,24 +245,45 @@ func (s *session) placeLease(ctx context.Context, q *queue) (lease, error) {
 		case err != nil:
 			return lease{}, notDone(err)
 		case granted == 0:
-			s.queues.lost(q, l)
+			s.places.lost(set, l)
 			s.leases.distrust()
 		default:
 			l.ttl, l.since = granted, begin
-			s.queues.begin(q, l)
+			s.places.begin(set, l)
 		}
 	}
 }
 
+// leaveLine implements the release for an owner that doesn't have the lock's key.
+func (s *session) leaveLine(
+	ctx context.Context, a *attempt, key record, keeps bool,
+) (now record, freed bool, err error) {
+	if keeps {
+		// An owner that holds the lock by its place has no key yet that could be kept, so it first
+		// takes the lock's key. So does an owner that doesn't know yet that it holds the lock.
+		taking := *a
+		done, err := s.takeLock(ctx, &taking)
+		if done {
+			key = s.holds.guess(a.id)
+		}
+		if err != nil || !key.free() && key.owner == a.id.owner {
+			return key, false, err
+		}
+	}
+	freed, key, err = s.leave(ctx, a)
+	return key, freed, err
+}
+
 // leave gives up an owner's place. freed reports whether the owner held the lock by that place. If
 // not, leave returns the lock's key.
-func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record, err error) {
-	place := s.store.keyOf(holdID{id.name, id.owner, lineRole})
+func (s *session) leave(ctx context.Context, a *attempt) (freed bool, key record, err error) {
+	id := a.id
+	place := s.store.placeKey(id.name, id.owner)
 	look := []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.beside(id.name).findOp(0)}
-	was, inside := s.queues.place(id.name, id.owner)
-	var at turn
+	was, holds := s.places.find(id.name, id.owner)
+	var at line
 	if was.free() {
-		if at, err = s.lookAtTurn(ctx, &attempt{id: id, fair: true}); err == nil {
+		if at, err = s.lookAtLine(ctx, &attempt{id: id, traits: a.traits}); err == nil {
 			was = at.place(id.owner)
 		}
 	}
@@ -269,27 +292,24 @@ func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record,
 			Compare: same(place, was), Success: append(slices.Clone(look), del(place)),
 			Failure: look,
 		}
-		if inside {
+		if holds {
 			req.Compare = append(req.Compare, same(s.store.key(id.name), record{})...)
 			req.Success = []*pb.RequestOp{del(place)}
-		}
-		if err = ended(ctx); err != nil {
-			break
 		}
 		var res *pb.TxnResponse
 		if res, err = s.store.once(ctx, patience(0), req); err != nil {
 			break
 		}
-		if inside && res.Succeeded {
+		if holds && res.Succeeded {
 			s.left(ctx, id)
 			return true, record{}, nil
 		}
-		if at, err = s.turn(id, res); err == nil && res.Succeeded {
+		if at, err = s.line(id, res); err == nil && res.Succeeded {
 			s.left(ctx, id)
-			holder, first := at.holder()
-			return first && holder.owner == id.owner, at.lock, nil
+			holder, byPlace := at.holder()
+			return byPlace && holder.owner == id.owner, at.lock, nil
 		}
-		was, inside = at.place(id.owner), false
+		was, holds = at.place(id.owner), false
 	}
 	if err == nil {
 		s.left(ctx, id)
@@ -297,11 +317,11 @@ func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record,
 	return false, at.lock, err
 }
 
-// left forgets a place that no longer exists. A request for it without an answer must not create it
-// again. If no other call of the session is in line, the end of the lease prevents that. Otherwise
-// the next KeepPlaces finds such a place, and deletes it.
+// left forgets a place that no longer exists. A request that is still unanswered might create the
+// place again. If no other call of the session is in line, left revokes the lease of the place,
+// which prevents that. Otherwise the next KeepPlaces deletes such a place.
 func (s *session) left(ctx context.Context, id holdID) {
-	l, suspect := s.queues.left(id.name, id.owner)
+	l, suspect := s.places.left(id.name, id.owner)
 	switch {
 	case l.id == 0:
 	case !suspect:
@@ -311,24 +331,20 @@ func (s *session) left(ctx context.Context, id holdID) {
 	}
 }
 
-// forceTurn frees a lock, whichever owner holds it. The line stays.
-func (s *session) forceTurn(
-	ctx context.Context, req backend.ForceReleaseRequest,
+// forceHolder frees a lock, whichever owner holds it. The line stays.
+func (s *session) forceHolder(
+	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {
-	a := s.exclusively(idOf(req.Kind, req.Name, ""), 0, req.Kind)
-	at, err := s.lookAtTurn(ctx, a)
+	at, err := s.lookAtLine(ctx, a)
 	for err == nil {
-		holder, first := at.holder()
+		holder, byPlace := at.holder()
 		if holder.free() {
 			return backend.ForceReleaseResult{}, nil
 		}
-		if err = ended(ctx); err != nil {
-			break
-		}
 		a.id.owner = holder.owner
-		key, compare := s.store.key(req.Name), same(s.store.key(req.Name), at.lock)
-		if first {
-			key = s.store.keyOf(holdID{req.Name, holder.owner, lineRole})
+		key, compare := s.store.key(a.id.name), same(s.store.key(a.id.name), at.lock)
+		if byPlace {
+			key = s.store.placeKey(a.id.name, holder.owner)
 			compare = append(compare, same(key, holder)...)
 		}
 		var res *pb.TxnResponse
@@ -338,281 +354,277 @@ func (s *session) forceTurn(
 			break
 		}
 		if res.Succeeded {
-			if !first {
+			if !byPlace {
 				if err := s.giveBack(ctx, a.id, holder.lease, 0); err != nil {
 					return backend.ForceReleaseResult{}, inDoubt(err)
 				}
 			}
 			return backend.ForceReleaseResult{Released: true}, nil
 		}
-		at, err = s.lookAtTurn(ctx, a)
+		at, err = s.lookAtLine(ctx, a)
 	}
 	return backend.ForceReleaseResult{}, err
 }
 
-// lookAtHolder implements Look for the holder of a lock.
+// lookAtHolder implements Look for a lock that one owner holds. If the lease of the hold has ended,
+// it looks again, since the key may have been deleted, or moved to another lease.
 func (s *session) lookAtHolder(
-	ctx context.Context, req backend.LookRequest,
+	ctx context.Context, a *attempt, req backend.LookRequest,
 ) (backend.LookResult, error) {
-	a := &attempt{id: idOf(req.Kind, req.Name, req.Owner), fair: req.Kind == backend.Fair}
-	at, err := s.lookAtTurn(ctx, a)
-	var last record
+	look := s.lookAtLine
+	if a.id.role == writeRole {
+		look = func(ctx context.Context, a *attempt) (line, error) {
+			key, err := s.read(ctx, a)
+			return line{lock: key}, err
+		}
+	}
+	at, err := look(ctx, a)
 	for err == nil {
-		holder, first := at.holder()
+		holder, byPlace := at.holder()
 		if holder.free() {
 			return backend.LookResult{}, nil
 		}
 		res := backend.LookResult{Held: true}
 		switch {
 		case holder.owner != req.Owner:
-		case first:
+		case byPlace:
 			res.Count = 1
 		default:
 			res.Count = holder.count
 		}
 		_, res.Kept = holder.keptFrom()
 		var over bool
-		if res.Remaining, over, err = s.ends(ctx, req.Name, at); err == nil &&
-			(!over || holder == last) {
+		if res.Remaining, over, err = s.ends(ctx, req.Name, at); err == nil && !over {
 			return res, nil
 		}
-		if last = holder; err == nil {
-			at, err = s.lookAtTurn(ctx, a)
+		if err == nil {
+			at, err = look(ctx, a)
+		}
+		if now, _ := at.holder(); err == nil && now == holder {
+			return res, nil
 		}
 	}
 	return backend.LookResult{}, err
 }
 
-// ends returns how long a lock is held. The time is negative if the hold never ends. over reports
-// whether the hold has ended, so that another may have begun.
+// ends returns how much longer a lock will be held. The time is negative if the hold never ends.
+// over reports whether the hold has already ended, so that another may have begun.
 func (s *session) ends(
-	ctx context.Context, name string, at turn,
+	ctx context.Context, name string, at line,
 ) (remaining time.Duration, over bool, err error) {
-	holder, first := at.holder()
+	holder, byPlace := at.holder()
 	if holder.lease == 0 {
 		return -1, false, nil
 	}
 	left, _, err := s.store.remaining(ctx, holder.lease)
 	remaining = lasts(left)
-	if first {
-		remaining = min(remaining, s.queues.inherits(name, holder))
+	if byPlace {
+		remaining = min(remaining, s.places.timeLeft(name, holder))
 	}
 	return max(remaining, 0), left < 0, err
 }
 
-// heirTime is how long an heir may take to create the lock's key. An heir is the first in line
-// while that key doesn't exist, so it holds the lock. An heir that takes longer counts as dead.
-// Waiters count the time from when they first saw the heir. The heir itself counts from before it
-// could become one.
-const heirTime = 3 * time.Second
+// firstTime is how long the first in line may hold the lock by its place. In that time it creates
+// the lock's key. If it takes longer, it counts as dead. Waiters count the time from when they
+// first saw that it holds the lock. The owner itself starts counting before it can hold the lock,
+// so for the owner the time is over earlier.
+const firstTime = 3 * time.Second
 
-// passOver removes the place of an heir that counts as dead. It reports whether there was one.
-func (s *session) passOver(ctx context.Context, name string, at turn) (dead bool, err error) {
-	heir, first := at.holder()
-	if !first || s.queues.inherits(name, heir) > 0 {
+// passOver removes the place of the first in line if that owner counts as dead. dead reports
+// whether the owner counts as dead.
+func (s *session) passOver(ctx context.Context, name string, at line) (dead bool, err error) {
+	holder, byPlace := at.holder()
+	if !byPlace || s.places.timeLeft(name, holder) > 0 {
 		return false, nil
 	}
-	place := s.store.keyOf(holdID{name, heir.owner, lineRole})
+	place := s.store.placeKey(name, holder.owner)
 	_, err = insist(ctx, patience(0), s.store.kv.Txn, &pb.TxnRequest{
-		Compare: append(same(s.store.key(name), at.lock), same(place, heir)...),
+		Compare: append(same(s.store.key(name), at.lock), same(place, holder)...),
 		Success: []*pb.RequestOp{del(place)},
 	})
-	if err != nil {
-		return true, notDone(err)
-	}
-	return true, nil
+	return true, notDone(err)
 }
 
-// takeTurn replaces the place of the first in line with the lock's key, or renews the key if the
+// takeLock replaces the place of the first in line with the lock's key, or renews the key if the
 // owner already has it. It returns false if the owner doesn't hold the lock.
-func (s *session) takeTurn(ctx context.Context, id holdID, ttl int64) (held bool, err error) {
-	a := s.exclusively(id, ttl, backend.Fair)
-	at, err := s.lookAtTurn(ctx, a)
-	for err == nil {
-		holder, first := at.holder()
-		if holder.free() || holder.owner != id.owner {
-			return false, nil
+func (s *session) takeLock(ctx context.Context, a *attempt) (held bool, err error) {
+	s.excludeOthers(a)
+	at, err := s.lookAtLine(ctx, a)
+	held, _, err = transact(ctx, s, a, at, err, s.foundLine, func(at *line) (*change, error) {
+		holder, byPlace := at.holder()
+		if holder.free() || holder.owner != a.id.owner {
+			return nil, nil
 		}
 		next := at.lock
-		if first {
-			next.owner, next.count = id.owner, 1
+		if byPlace {
+			next.owner, next.count = a.id.owner, 1
 		}
-		s.takes(a, at, first)
-		var done bool
-		var key record
-		if done, key, err = s.write(ctx, a, at.lock, next); done {
-			s.left(ctx, id)
-			return true, nil
-		}
-		if err == nil {
-			at, err = s.foundTurn(ctx, a, key)
-		}
+		return s.takes(a, *at, next), nil
+	})
+	if held {
+		s.left(ctx, a.id)
 	}
-	return false, err
+	return held, err
 }
 
 // KeepPlaces renews the lease of all places, and restores missing ones.
 func (s *session) KeepPlaces(
 	ctx context.Context, req backend.PlacesRequest,
 ) (backend.PlacesResult, error) {
-	if err := check(ctx, req.Kind); err != nil {
+	if _, err := check(ctx, req.Kind); err != nil {
 		return backend.PlacesResult{}, err
 	}
-	a := &attempt{id: holdID{name: req.Name}, ttl: s.store.ttl(req.Place), fair: true}
-	var q *queue
+	a := kindOf(backend.Fair).attempt(req.Name, "", s.store.ttl(req.Place))
+	var set *placeSet
 	for _, owner := range req.Owners {
-		q = s.queues.expect(req.Name, owner, a.ttl, req.Place)
+		set = s.places.expect(req.Name, owner, a.ttl, req.Place)
 	}
-	if q == nil {
+	if set == nil {
 		return backend.PlacesResult{}, nil
 	}
 	for {
-		l, err := s.placeLease(ctx, q)
+		l, err := s.placeLease(ctx, set)
 		if err != nil {
 			return backend.PlacesResult{}, err
 		}
 		begin := time.Now()
-		at, err := s.lookAtTurn(ctx, a)
+		at, err := s.lookAtLine(ctx, a)
 		if err != nil {
 			return backend.PlacesResult{}, notDone(err)
 		}
-		wrong, err := s.passOver(ctx, req.Name, at)
-		if err == nil && !wrong {
-			wrong, err = s.mend(ctx, q, l, req.Owners, at)
-		}
+		wrong, err := s.repair(ctx, set, l, req.Owners, at)
 		if err != nil {
 			return backend.PlacesResult{}, err
 		}
 		if wrong {
 			continue
 		}
-		holder, first := at.holder()
-		if first && slices.Contains(req.Owners, holder.owner) {
-			// It isn't known when other waiters will pass this owner over. So the owner takes the
-			// lock's key, with its own lease.
-			id := holdID{req.Name, holder.owner, lockRole}
-			if _, err := s.takeTurn(ctx, id, s.store.ttl(heirTime)); err != nil {
-				return backend.PlacesResult{}, err
-			}
-			continue
-		}
-		s.queues.saw(q, begin, at.rev)
+		s.places.saw(set, begin, at.rev)
 		remaining, _, err := s.ends(ctx, req.Name, at)
 		if err != nil {
 			remaining = -1
 		}
 		res := backend.PlacesResult{Remaining: remaining}
-		if slices.Contains(req.Owners, holder.owner) {
+		if holder, _ := at.holder(); slices.Contains(req.Owners, holder.owner) {
 			res.Holder = holder.owner
 		}
 		return res, nil
 	}
 }
 
-// mend repairs the places of a queue. Afterwards each of the given owners has a place with the
-// queue's lease, and no other owner does. It reports whether it found anything to repair.
-func (s *session) mend(
-	ctx context.Context, q *queue, l lease, owners []string, at turn,
+// repair checks a line for several problems, and deals with the first that it finds. wrong reports
+// whether it found one.
+func (s *session) repair(
+	ctx context.Context, set *placeSet, l lease, owners []string, at line,
 ) (wrong bool, err error) {
-	name := q.name
-	m := menders{}
+	if wrong, err = s.passOver(ctx, set.name, at); wrong || err != nil {
+		return wrong, err
+	}
+	if wrong, err = s.mend(ctx, set, l, owners, at); wrong || err != nil {
+		return wrong, err
+	}
+	holder, byPlace := at.holder()
+	if !byPlace || !slices.Contains(owners, holder.owner) {
+		return false, nil
+	}
+	// It isn't known when other waiters will pass this owner over. So the owner takes the lock's
+	// key, with its own lease.
+	a := kindOf(backend.Fair).attempt(set.name, holder.owner, s.store.ttl(firstTime))
+	_, err = s.takeLock(ctx, a)
+	return true, err
+}
+
+// mend repairs the places of a set. Afterwards each of the given owners has a place with the set's
+// lease, and no other owner does. It reports whether it found anything to repair.
+func (s *session) mend(
+	ctx context.Context, set *placeSet, l lease, owners []string, at line,
+) (wrong bool, err error) {
+	var m []mending
 	now := time.Now()
-	for i, place := range at.line {
+	for i, place := range at.places {
 		if i == 0 && at.lock.free() {
-			continue // the first in line holds the lock by this place, whose lease stays
+			continue // the first in line holds the lock by this place, so its lease isn't changed
 		}
-		id := holdID{name, place.owner, lineRole}
+		id := holdID{set.name, place.owner, lineRole}
 		key := s.store.keyOf(id)
 		switch wanted := slices.Contains(owners, place.owner); {
 		case wanted && place.lease != l.id:
 			next := place
 			next.lease = l.id
 			m = append(m, mending{same(key, place), s.store.put(id, next)})
-		case !wanted && place.lease == l.id && s.queues.over(name, place.owner, now):
+		case !wanted && place.lease == l.id && s.places.over(set.name, place.owner, now):
 			m = append(m, mending{same(key, place), del(key)})
 		}
 	}
 	if len(m) > 0 {
-		return true, s.mendAll(ctx, q, l, m)
+		return true, s.mendAll(ctx, set, l, nil, m)
 	}
-	var back []string
-	for _, owner := range owners {
-		if at.place(owner).free() && at.lock.owner != owner && !slices.Contains(back, owner) {
-			back = append(back, owner)
-		}
-	}
-	if len(back) == 0 {
-		return false, nil
-	}
-	return true, s.comeBack(ctx, q, l, back, at)
+	only, m := s.comeBack(set, l, owners, at)
+	return len(m) > 0, s.mendAll(ctx, set, l, only, m)
 }
 
-// A mending is a change of a key, to be made unless the key has changed since it was seen.
+// A mending is a change of a key that is made only if the key hasn't changed since it was seen.
 type mending struct {
 	only []*pb.Compare
 	do   *pb.RequestOp
 }
 
-type menders []mending
-
 // mostMended is the maximum number of keys that one transaction repairs. A server allows 128
 // comparisons, and each key needs two.
 const mostMended = 60
 
-// mendAll carries out all mendings, in transactions of at most mostMended keys. If a key has
-// changed since it was seen, mendAll stops, and the caller looks again.
-func (s *session) mendAll(ctx context.Context, q *queue, l lease, m menders) error {
+// mendAll carries out all mendings, in transactions of at most mostMended keys. Each transaction
+// also requires the conditions of comeBack. If a condition fails, since a key has changed since it
+// was seen, mendAll stops, and the caller looks again.
+func (s *session) mendAll(
+	ctx context.Context, set *placeSet, l lease, only []*pb.Compare, m []mending,
+) error {
 	for some := range slices.Chunk(m, mostMended) {
-		req := &pb.TxnRequest{}
+		req := &pb.TxnRequest{Compare: slices.Clone(only)}
 		for _, m := range some {
 			req.Compare = append(req.Compare, m.only...)
 			req.Success = append(req.Success, m.do)
 		}
-		if done, err := s.mendSome(ctx, q, l, req); err != nil || !done {
-			return err
+		res, err := insist(ctx, patience(l.ttl), s.store.kv.Txn, req)
+		switch {
+		case gone(err):
+			s.places.lost(set, l)
+			return nil
+		case err != nil:
+			return inDoubt(err)
+		case !res.Succeeded:
+			return nil
 		}
 	}
 	return nil
 }
 
-func (s *session) mendSome(
-	ctx context.Context, q *queue, l lease, req *pb.TxnRequest,
-) (done bool, err error) {
-	res, err := insist(ctx, patience(l.ttl), s.store.kv.Txn, req)
-	switch {
-	case gone(err):
-		s.queues.lost(q, l)
-		return false, nil
-	case err != nil:
-		return false, inDoubt(err)
-	}
-	return res.Succeeded, nil
-}
-
-// comeBack puts owners that lost their places before all others, except the first in line if it
-// holds the lock by its place.
-func (s *session) comeBack(ctx context.Context, q *queue, l lease, owners []string, at turn) error {
-	only := same(s.store.key(q.name), at.lock)
+// comeBack returns the mendings that put owners without a place, which have lost theirs, at the
+// front of the line. But if the first in line holds the lock by its place, they come second.
+// comeBack also returns the conditions under which they are made: that the lock hasn't changed
+// since it was seen.
+func (s *session) comeBack(
+	set *placeSet, l lease, owners []string, at line,
+) (only []*pb.Compare, m []mending) {
+	only = same(s.store.key(set.name), at.lock)
 	back := record{lease: l.id}
-	if holder, first := at.holder(); first {
+	if holder, byPlace := at.holder(); byPlace {
 		back.behind = holder.position()
-		only = append(only, same(s.store.keyOf(holdID{q.name, holder.owner, lineRole}), holder)...)
+		only = append(only, same(s.store.placeKey(set.name, holder.owner), holder)...)
 	} else if holder.free() {
-		only = append(only, s.store.beside(q.name).empty())
+		only = append(only, s.store.beside(set.name).empty())
 	}
-	// Each transaction puts its owners before those of the earlier ones. So the last owners are put
-	// first.
-	for n := len(owners); n > 0; n -= mostMended {
-		req := &pb.TxnRequest{Compare: slices.Clone(only)}
-		for i := max(n-mostMended, 0); i < n; i++ {
-			id := holdID{q.name, owners[i], lineRole}
-			back.owner, back.front = owners[i], 1+i
-			req.Compare = append(req.Compare, same(s.store.keyOf(id), record{})...)
-			req.Success = append(req.Success, s.store.put(id, back))
+	for i, owner := range owners {
+		if !at.place(owner).free() || at.lock.owner == owner || slices.Contains(owners[:i], owner) {
+			continue
 		}
-		if done, err := s.mendSome(ctx, q, l, req); err != nil || !done {
-			return err // the lock has changed since it was seen
-		}
+		id := holdID{set.name, owner, lineRole}
+		back.owner = owner
+		back.front++
+		m = append(m, mending{same(s.store.keyOf(id), record{}), s.store.put(id, back)})
 	}
-	return nil
+	// Each transaction puts its owners in front of the owners that earlier transactions have put
+	// there. So the first transactions are for the last owners.
+	slices.Reverse(m)
+	return only, m
 }

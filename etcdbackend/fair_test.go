@@ -138,9 +138,9 @@ func TestFair(t *testing.T) {
 	nothingLeft(t, admin, a, b, c)
 }
 
-// TestHeirKeepsOthersOut: the first in line that was given the lock has it, whatever kind others
+// TestFirstKeepsOthersOut: the first in line that was given the lock has it, whatever kind others
 // ask for.
-func TestHeirKeepsOthersOut(t *testing.T) {
+func TestFirstKeepsOthersOut(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
 	for _, wanted := range []backend.Kind{backend.Read, backend.Write, backend.Permits} {
@@ -183,6 +183,54 @@ func TestHeirKeepsOthersOut(t *testing.T) {
 	nothingLeft(t, admin, a, b, c)
 }
 
+// slow opens a session during whose next write meanwhile is called, after the look that came before
+// the write.
+func slow(t *testing.T, addr string, meanwhile *func()) session {
+	return open(t, connect(t, addr, intercept(func(
+		ctx context.Context, req any, send invoke,
+	) error {
+		if f := *meanwhile; f != nil && puts(req) {
+			*meanwhile = nil
+			f()
+		}
+		return send(ctx)
+	})))
+}
+
+// TestTakenMeanwhile: the first in line has the lock by its place, and loses that between its look
+// and the request that takes the lock's key. Then the next in line has the lock.
+func TestTakenMeanwhile(t *testing.T) {
+	t.Parallel()
+	server := testservers.Etcd(t)
+	b := party{t, open(t, connect(t, server.Addr)), bob}
+	c := party{t, b.s, carol}
+	var meanwhile func()
+	a := party{t, slow(t, server.Addr, &meanwhile), alice}
+	for name, takes := range map[string]func(){
+		"renewal": func() { a.renews(backend.Fair, false) },
+		"attempt": func() {
+			if res := a.try(backend.Fair); res.Acquired {
+				t.Errorf("beside the next in line: %+v", res)
+			}
+		},
+	} {
+		b.gets(backend.Fair)
+		a.stands()
+		c.stands()
+		b.releases(backend.Fair, backend.Freed)
+		a.sees(backend.Fair, true, 1)
+		meanwhile = func() { b.forces(backend.Fair, true) }
+		takes()
+		if meanwhile != nil {
+			t.Errorf("the %s writes nothing", name)
+		}
+		c.sees(backend.Fair, true, 1)
+		a.releases(backend.Fair, backend.NotHeld)
+		c.releases(backend.Fair, backend.Freed)
+	}
+	nothingLeft(t, connect(t, server.Addr), a, b)
+}
+
 // TestStandsMeanwhile: something happens between a look and the request for a place. The last in
 // line leaves, or the lock becomes one of another kind.
 func TestStandsMeanwhile(t *testing.T) {
@@ -192,15 +240,7 @@ func TestStandsMeanwhile(t *testing.T) {
 	b := party{t, open(t, connect(t, server.Addr)), bob}
 	c := party{t, b.s, carol}
 	var meanwhile func()
-	a := party{t, open(t, connect(t, server.Addr, intercept(func(
-		ctx context.Context, req any, send invoke,
-	) error {
-		if f := meanwhile; f != nil && puts(req) {
-			meanwhile = nil
-			f()
-		}
-		return send(ctx)
-	}))), alice}
+	a := party{t, slow(t, server.Addr, &meanwhile), alice}
 	other := party{t, b.s, "another"}
 	b.gets(backend.Fair)
 	other.stands()
@@ -238,9 +278,9 @@ func TestStandsMeanwhile(t *testing.T) {
 	nothingLeft(t, admin, a, b)
 }
 
-// TestDeadHeir: a first in line that was given the lock, and died, keeps it for some three
+// TestDeadFirst: a first in line that was given the lock, and died, keeps it for some three
 // seconds; a dead place keeps nobody.
-func TestDeadHeir(t *testing.T) {
+func TestDeadFirst(t *testing.T) {
 	t.Parallel()
 	a, b, c, _ := parties(t)
 	heard := listen(t, c.s)
@@ -270,7 +310,7 @@ func TestDeadHeir(t *testing.T) {
 	heard.hears(carol)
 	close(stop)
 	keeping.Wait()
-	t.Logf("two dead heirs cost %v", time.Since(begin))
+	t.Logf("two that died first in line cost %v", time.Since(begin))
 	b.renews(backend.Fair, false)
 	b.releases(backend.Fair, backend.NotHeld)
 	c.renews(backend.Fair, true)

@@ -126,7 +126,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, step byte, data []byte) {
 		kind := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write, backend.Read,
 			backend.Permits, backend.Fair}[step/5%6]
-		etcd := &fuzzedEtcd{data: bytes.NewReader(data), alone: roleOf(kind)}
+		etcd := &fuzzedEtcd{data: bytes.NewReader(data), alone: kindOf(kind).role}
 		switch kind {
 		case backend.Read:
 			etcd.alone = writeRole

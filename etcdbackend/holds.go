@@ -2,10 +2,9 @@ package etcdbackend
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
-
-	"github.com/seed951563bd/distsync/backend"
 )
 
 // A holdID identifies a hold or a note. An owner may hold several locks, and read a lock that it
@@ -14,8 +13,6 @@ type holdID struct {
 	name, owner string
 	role        role
 }
-
-func idOf(kind backend.Kind, name, owner string) holdID { return holdID{name, owner, roleOf(kind)} }
 
 // holds is a session's memory of its holds: the leases that the session granted for them, which
 // must be revoked when the holds are released, and their keys as they were last written.
@@ -29,7 +26,7 @@ type holds struct {
 }
 
 type entry struct {
-	key    record // as last written, as a guess; zero if not known
+	key    record // as this session last wrote it, so it may be out of date; zero if not known
 	leases []leaseUse
 	until  time.Time // when all remembered leases have ended
 }
@@ -71,10 +68,8 @@ func (h *holds) remembers(id holdID) bool {
 func (h *holds) granted(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if e := h.entries[id]; e != nil {
-		if use := e.find(attached); use != nil && !use.since.IsZero() {
-			return use.lease, true
-		}
+	if use := h.entries[id].find(attached); use != nil && !use.since.IsZero() {
+		return use.lease, true
 	}
 	return l, false
 }
@@ -143,28 +138,22 @@ func (h *holds) doubt(id holdID) {
 	}
 }
 
-// suspect records that a request without an answer may yet attach the key to a lease. The lease is
+// suspect records that an unanswered request might still attach the key to a lease. The lease is
 // revoked when the hold is released.
 func (h *holds) suspect(id holdID, lease int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if e := h.entries[id]; e != nil {
-		if use := e.find(lease); use != nil {
-			use.step, use.suspect = nil, true
-		}
+	if use := h.entries[id].find(lease); use != nil {
+		use.step, use.suspect = nil, true
 	}
 }
 
-// spare returns the lease of a deleted key, if another hold can use it. Then it forgets the lease.
-// Another hold can use it if the session granted it, and knows the outcome of all its requests with
-// it.
+// spare returns the lease of a deleted key, and forgets it, if another hold can use that lease.
+// That is so if the session granted the lease, and knows the outcome of every request that used it.
 func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e := h.entries[id]
-	if e == nil {
-		return l, false
-	}
 	use := e.find(attached)
 	if use == nil || use.suspect || use.step != nil {
 		return l, false
@@ -178,8 +167,9 @@ func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	return l, true
 }
 
-// take returns all leases of a hold that is being released, and forgets them. attached is one of
-// them, unless it is 0. It omits leases that a concurrent step is using.
+// take returns all leases of a hold that is being released, and forgets them. They include the
+// lease to which the key is attached, which the caller gives, unless that is 0. take leaves out
+// other leases that a concurrent step is using.
 func (h *holds) take(id holdID, attached int64) []int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -255,21 +245,18 @@ func (e *entry) keep(ttl int64) {
 	}
 }
 
-// find returns the use of a lease, or nil.
+// find returns what the entry remembers of a lease, or nil. e may be nil.
 func (e *entry) find(lease int64) *leaseUse {
-	for i := range e.leases {
-		if e.leases[i].id == lease {
-			return &e.leases[i]
-		}
+	if e == nil {
+		return nil
 	}
-	return nil
+	i := slices.IndexFunc(e.leases, func(use leaseUse) bool { return use.id == lease })
+	if i < 0 {
+		return nil
+	}
+	return &e.leases[i]
 }
 
 func (e *entry) remove(lease int64) {
-	for i := range e.leases {
-		if e.leases[i].id == lease {
-			e.leases = append(e.leases[:i], e.leases[i+1:]...)
-			return
-		}
-	}
+	e.leases = slices.DeleteFunc(e.leases, func(use leaseUse) bool { return use.id == lease })
 }

@@ -24,9 +24,8 @@ import (
 
 // A finding holds the keys that were found under one name.
 type finding struct {
-	name                 string
-	lock, write          record // both have the lock's own key, so one of them is free
-	line, permits, reads []record
+	name string
+	keys map[role][]record // of holds and places
 
 	more    int              // the number of holders whose keys weren't read
 	strange *mvccpb.KeyValue // a key in the range of the lock's keys that isn't the lock's
@@ -34,18 +33,10 @@ type finding struct {
 
 // add adds the key of a hold or of a waiter.
 func (f *finding) add(as role, r record) {
-	switch as {
-	case lockRole:
-		f.lock = r
-	case writeRole:
-		f.write = r
-	case lineRole:
-		f.line = append(f.line, r)
-	case permitRole:
-		f.permits = append(f.permits, r)
-	case readRole:
-		f.reads = append(f.reads, r)
+	if f.keys == nil {
+		f.keys = make(map[role][]record)
 	}
+	f.keys[as] = append(f.keys[as], r)
 }
 
 // whose returns the role of a key, and the hold or place that it belongs to. The key's value
@@ -72,8 +63,8 @@ func (st *store) whose(kv *mvccpb.KeyValue) (id holdID, r record, ok bool) {
 func (s *session) inspect(ctx context.Context, name string) (*finding, error) {
 	own, st := s.store.key(name), s.store
 	// The latest permits are read first, since they contain the limit that applies. The line is
-	// read as a whole. An owner that has come back is the last in any order that etcd knows, but
-	// may be the first in line.
+	// read as a whole, since an owner that has come back may be the first in line, although its key
+	// sorts last in every order that etcd offers.
 	permits, reads := st.all(name, permitRole).findOp(backend.MostHolders),
 		st.all(name, readRole).findOp(backend.MostHolders)
 	order := permits.GetRequestRange()
@@ -112,41 +103,53 @@ func mayNotRead(err error, sp span) error {
 // A holding describes one holder.
 type holding struct {
 	record
-	kind backend.Kind
-	heir bool // it holds the lock as the first in line
+	kind    backend.Kind
+	byPlace bool // it holds the lock as the first in line
+}
+
+// families lists, for each kind of lock, the kinds of hold that it can have.
+var families = [...][]backend.Kind{
+	{backend.Exclusive}, {backend.Write, backend.Read}, {backend.Permits},
 }
 
 // holders returns the holders of the lock. They belong to one kind of lock, unless another program
 // wrote keys. Then it returns those of the first kind that it finds.
 func (f *finding) holders() (all []holding) {
-	add := func(kind backend.Kind, some ...record) {
-		slices.SortFunc(some, func(a, b record) int { return cmp.Compare(a.created, b.created) })
-		for _, r := range some {
-			all = append(all, holding{record: r, kind: kind})
+	for _, family := range families {
+		for _, kind := range family {
+			some := f.keys[kinds[kind].role]
+			slices.SortFunc(some, byAge)
+			for _, r := range some {
+				all = append(all, holding{record: r, kind: kind})
+			}
+		}
+		if len(all) > 0 {
+			return all
 		}
 	}
-	switch inOrder(f.line); {
-	case !f.lock.free():
-		add(backend.Exclusive, f.lock)
-	case !f.write.free():
-		add(backend.Write, f.write)
-		add(backend.Read, f.reads...)
-	case len(f.reads) > 0:
-		add(backend.Read, f.reads...)
-	case len(f.permits) > 0:
-		add(backend.Permits, f.permits...)
-	case len(f.line) > 0:
-		heir := f.line[0]
-		heir.count = 1
-		all = append(all, holding{heir, backend.Exclusive, true})
+	if places := f.places(); len(places) > 0 {
+		first := places[0]
+		first.count = 1
+		all = append(all, holding{first, backend.Exclusive, true})
 	}
 	return all
 }
 
+func byAge(a, b record) int { return cmp.Compare(a.created, b.created) }
+
+// places returns the places in line, in order.
+func (f *finding) places() []record {
+	inOrder(f.keys[lineRole])
+	return f.keys[lineRole]
+}
+
 // kinds returns the number of kinds of lock that the keys may belong to.
 func (f *finding) kinds() (n int) {
-	for _, is := range []bool{!f.lock.free() || len(f.line) > 0, !f.write.free() ||
-		len(f.reads) > 0, len(f.permits) > 0} {
+	for i, family := range families {
+		is := i == 0 && len(f.keys[lineRole]) > 0
+		for _, kind := range family {
+			is = is || len(f.keys[kinds[kind].role]) > 0
+		}
 		if is {
 			n++
 		}
@@ -154,8 +157,8 @@ func (f *finding) kinds() (n int) {
 	return n
 }
 
-// A report is the result of an inspection. It is stale if a lease had ended when its time was read:
-// its key may have another lease by now.
+// A report is the result of an inspection. It is stale if a lease turned out to have ended when its
+// remaining time was asked for: the key of the hold may have another lease by now.
 type report struct {
 	backend.Inspection
 	stale bool
@@ -190,12 +193,13 @@ func (s *session) reports(ctx context.Context, found []*finding) ([]report, erro
 
 func (s *session) report(f *finding, holders []holding, left []timeLeft) (r report) {
 	r.Name, r.More = f.name, f.more
-	line := f.line
+	places := f.places()
 	for i, h := range holders {
 		remaining := lasts(left[i].seconds)
 		switch {
-		case h.heir:
-			remaining, line = max(min(remaining, s.queues.inherits(f.name, h.record)), 0), line[1:]
+		case h.byPlace:
+			remaining = max(min(remaining, s.places.timeLeft(f.name, h.record)), 0)
+			places = places[1:]
 		case h.lease == 0:
 			remaining = -1
 		}
@@ -208,12 +212,12 @@ func (s *session) report(f *finding, holders []holding, left []timeLeft) (r repo
 		}
 	}
 	if r.Kind == backend.Exclusive {
-		for _, p := range line[:min(len(line), backend.MostHolders)] {
+		for _, p := range places[:min(len(places), backend.MostHolders)] {
 			r.Line = append(r.Line, p.owner)
 		}
 	}
 	if r.Kind == backend.Permits {
-		r.Limit = stock{holds: f.permits}.last().limit
+		r.Limit = stock{holds: f.keys[permitRole]}.last().limit
 	}
 	return r
 }
@@ -235,8 +239,8 @@ func (s *session) Inspect(
 	return r, nil
 }
 
-// inspectFresh inspects a lock, and again if the report is stale. It doesn't do so a third time,
-// since with many holders some lease has always just ended.
+// inspectFresh inspects a lock, and does so a second time if the report is stale. A third time
+// wouldn't help: with many holders, some lease has always just ended.
 func (s *session) inspectFresh(
 	ctx context.Context, name string,
 ) (*finding, backend.Inspection, error) {
@@ -258,10 +262,10 @@ func (s *session) inspectFresh(
 	}
 }
 
-// List reads keys page by page, in their order. A lock may have keys on several pages. Between them
-// there may be keys of other locks whose names continue in the same way. So if a lock's keys go
-// beyond the end of a page, that lock is inspected as a whole with that page. The next page omits
-// that lock. The mark between the two pages tells it which locks were cut.
+// List reads keys page by page, in their order. A lock may have keys on several pages. Between its
+// keys there may be keys of other locks, whose names begin with the lock's name. So if a lock's
+// keys go beyond the end of a page, the whole lock is inspected for that page, and omitted from the
+// next. From the mark between the two pages, List can tell which locks the end of the page cuts.
 func (s *session) List(
 	ctx context.Context, req backend.ListRequest,
 ) (res backend.ListResult, err error) {
@@ -315,7 +319,7 @@ func (s *session) List(
 	}
 	whole, errs := make([]backend.Inspection, len(apart)), make([]error, len(apart))
 	each(len(apart), func(i int) { _, whole[i], errs[i] = s.inspectFresh(ctx, apart[i]) })
-	if err := firstOf(errs); err != nil {
+	if err := cmp.Or(errs...); err != nil {
 		return backend.ListResult{}, err
 	}
 	for _, r := range whole {
@@ -328,9 +332,10 @@ func (s *session) List(
 
 // A mark is the beginning of a page. It is the first key that may be on the page, without the
 // common prefix. The server counts all keys of a range, even those that it doesn't return, and
-// can't write while it counts. So page reads windows. The first window contains the keys that share
-// a certain number of leading bytes with the mark. The next contains those that share one byte
-// less, and so on.
+// can't write while it counts. So the method page reads one small range after another, which are
+// called windows. The first window contains the keys that share a certain number of leading bytes
+// with the mark: the field bytes says how many. The next window contains the keys after the first
+// that share one byte less, and so on.
 type mark struct {
 	key   string
 	bytes int
@@ -360,7 +365,7 @@ func (m mark) cuts(name string) bool {
 
 const (
 	mostWindows = 32 // windows per page
-	tooWide     = 8  // if a window has more keys than this many pages, the next is narrower
+	tooWide     = 8  // if a window has more keys than fit on this many pages, the next is narrower
 )
 
 // page reads the next keys. It returns the mark of the page after that, or an empty mark if there
@@ -402,8 +407,8 @@ func common(a, b []byte) (n int) {
 	return n
 }
 
-// someOf reads the first keys of a span. If together they are longer than a page may be, it reads
-// fewer. Values of locks are short, but other values may be among them.
+// someOf reads the first keys of a span. If they are longer than a page can be, it reads fewer.
+// Values of locks are short, but other values may be among them.
 func (s *session) someOf(ctx context.Context, sp span, limit int) (*pb.RangeResponse, error) {
 	for ; ; limit /= 2 {
 		read := s.store.readPage

@@ -66,8 +66,8 @@ func put(t *testing.T, cli *clientv3.Client, all map[string]string) {
 	}
 }
 
-// TestInspectHeir: the first in line has the lock while nobody has its key.
-func TestInspectHeir(t *testing.T) {
+// TestInspectFirst: the first in line has the lock while nobody has its key.
+func TestInspectFirst(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
 	looker := open(t, connect(t, admin.Endpoints()[0]))

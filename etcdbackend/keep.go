@@ -3,8 +3,8 @@ package etcdbackend
 import (
 	"bytes"
 	"context"
+	"slices"
 	"strings"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -31,37 +31,35 @@ func (r record) keptFrom() (owner string, kept bool) {
 	return strings.CutSuffix(r.owner, keptSuffix)
 }
 
-// keep releases a hold if its key hasn't changed, and keeps the lock taken for d, counted from a
-// moment after the call. It reports whether it did so. If not, it returns the present key.
-func (s *session) keep(
-	ctx context.Context, a *attempt, old record, d time.Duration,
-) (done bool, key record, err error) {
+// keep releases a hold, and keeps the lock taken for the duration a.keep, which begins shortly
+// after the call.
+func (s *session) keep(ctx context.Context, a *attempt) (done bool, key record, err error) {
 	if err := ended(ctx); err != nil {
 		return false, record{}, err
 	}
-	l, err := s.leases.fresh(ctx, s.store.ttl(d))
+	l, err := s.leases.fresh(ctx, s.store.ttl(a.keep))
 	if err != nil {
 		return false, record{}, notDone(err)
 	}
-	id, next := a.id, old
+	id, next := a.id, a.old
 	next.owner, next.lease = keptOf(id).owner, l.id
 	var ops []*pb.RequestOp
 	if id.role.beside() {
 		ops = append(ops, del(s.store.keyOf(id)))
 		id = keptOf(id)
-		next.said = old.told()
+		next.said = a.old.told()
 	}
-	swapped, key, err := s.store.swap(ctx, a, old, append(ops, s.store.put(id, next))...)
+	swapped, key, err := s.store.swap(ctx, a, a.old, append(ops, s.store.put(id, next))...)
 	if swapped != nil || err != nil && backend.KindOf(err) == backend.Unknown {
-		s.leases.revokeIn(l, d) // even without an answer, since the lock may be kept
+		s.leases.revokeIn(l, a.keep) // also if there was no answer, since the lock might be kept
 	} else {
 		s.leases.discard(l)
 	}
 	return swapped != nil, key, err
 }
 
-// isKept reports whether an owner's former hold is kept. key is the key that was found, which may
-// be free.
+// isKept reports whether an owner's former hold is kept. key is what was found in the lock's key,
+// which may not exist.
 func (s *session) isKept(ctx context.Context, a *attempt, key record) (bool, error) {
 	if a.id.role.beside() {
 		var err error
@@ -85,10 +83,5 @@ func staysOut(events []*mvccpb.Event) bool {
 
 // keeps reports whether an owner's former permits of a semaphore are kept.
 func (at stock) keeps(id holdID) bool {
-	for _, r := range at.holds {
-		if r.owner == keptOf(id).owner {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(at.holds, func(r record) bool { return r.owner == keptOf(id).owner })
 }

@@ -11,17 +11,17 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A keeper keeps the leases of a session alive, all over one stream. The client library would use a
-// goroutine for each lease, or a stream for each message.
+// A keeper keeps the leases of a session alive. It uses one stream for all of them. The client
+// library would use a goroutine for each lease, or a stream for each message.
 //
-// The stream is opened when it is first needed. When it breaks, all waiting asks get an error, and
-// the next ask opens another stream.
+// The stream is opened when it is first needed. When it breaks, every [ask] that is waiting gets an
+// error, and the next [ask] opens another stream.
 type keeper struct {
 	client pb.LeaseClient
 	ctx    context.Context // ends with the session
 	stop   context.CancelFunc
 
-	mu    sync.Mutex // not held while sending, receiving or calling an answer
+	mu    sync.Mutex // not held while sending, receiving or calling [ask.answer]
 	pulse *pulse     // the present stream, or nil
 }
 
@@ -38,7 +38,7 @@ type pulse struct {
 	pending  map[int64][]*message // messages without an answer, by lease, in the order of sending
 	waiting  int                  // the number of pending messages
 	unread   int                  // the number of pending messages that were sent
-	patience time.Duration        // how long the stream may be silent while asks wait
+	patience time.Duration        // how long the stream may be silent while any [ask] waits
 	timer    *time.Timer          // ends a silent stream, since another one may work
 }
 
@@ -119,7 +119,7 @@ func (k *keeper) send(asks []*ask, ttl int64) {
 		go p.run()
 	}
 	if p.waiting == 0 {
-		p.patience = longestPatience // no ask with a shorter patience is waiting any longer
+		p.patience = longestPatience // nothing with a shorter patience is waiting now
 	}
 	p.patience = min(p.patience, patience(ttl))
 	for _, a := range asks {
@@ -209,7 +209,7 @@ func (p *pulse) stream() error {
 	for {
 		for _, m := range p.next() {
 			err := stream.Send(&pb.LeaseKeepAliveRequest{ID: m.lease})
-			if err == io.EOF { // the stream has broken, and receive gets the reason
+			if err == io.EOF { // the stream has broken, and p.receive returns the reason
 				return <-broken
 			}
 			if err != nil {

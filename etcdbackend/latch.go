@@ -11,8 +11,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The count of a latch is a key without a lease. It is deleted when the latch opens. A lock's own
-// key may look the same, if the lock has such a name. So the value identifies the kind of key.
+// The count of a latch is a key without a lease. It is deleted when the latch opens. If a lock's
+// name ends like a latch's key, the lock's own key may be the same as that key. So the value says
+// whether it is a latch.
 
 const (
 	latchRole  role   = "count"
@@ -60,9 +61,11 @@ func (s *session) Latch(
 		if txn.Succeeded {
 			return result, nil
 		}
-		if kv, err = ranged(txn, 0); err != nil {
+		kvs, err := ranges(txn, 1)
+		if err != nil {
 			return backend.LatchResult{}, err
 		}
+		kv = first(kvs[0])
 	}
 }
 
@@ -80,21 +83,16 @@ func latchCount(kv *mvccpb.KeyValue) (int64, error) {
 }
 
 func putLatch(key []byte, n int64) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{
-		Key: key, Value: strconv.AppendInt([]byte(latchValue), n, 10),
-	}}}
+	return putOp(key, strconv.AppendInt([]byte(latchValue), n, 10), 0)
 }
 
-// sameLatch returns the condition that a key is as it was read. The revision alone isn't enough:
-// see same.
+// sameLatch returns the condition that a key hasn't changed since it was read. The revision alone
+// isn't enough: see same.
 func sameLatch(key []byte, kv *mvccpb.KeyValue) []*pb.Compare {
 	if kv == nil {
 		return same(key, record{})
 	}
-	return []*pb.Compare{{
-		Key: key, Result: pb.Compare_EQUAL,
-		Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: kv.ModRevision},
-	}, {
+	return []*pb.Compare{unchanged(key, kv.ModRevision), {
 		Key: key, Result: pb.Compare_EQUAL,
 		Target: pb.Compare_VALUE, TargetUnion: &pb.Compare_Value{Value: kv.Value},
 	}}

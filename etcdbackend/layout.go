@@ -10,10 +10,11 @@ import (
 // A lock's own key is the prefix followed by the lock's name. A hold that excludes all others is
 // stored in that key. Other keys belong to single owners. A read-write lock has one for each
 // reader, and one for each note of a waiting writer. A semaphore has one for each holder. A fair
-// lock has one for each owner in line. Such a key consists of the lock's key, a byte 1, a word, a
-// slash, and the owner. Another lock's own key may look the same if that lock has such a name. So a
-// key counts as the key of a hold only if its value says so, and the rest of the key is the owner
-// that the value names. Any other key in its place causes a conflict, and isn't changed.
+// lock has one for each owner in line. Such a key consists of the lock's key, the byte 0x01, a word
+// for the role, a slash, and the owner. The own key of another lock may be the same if that lock
+// has such a name. So a key counts as the key of a hold only if its value has that role, and names
+// the owner with which the key ends. Any other key in its place causes a conflict, and isn't
+// changed.
 
 func (st *store) key(name string) []byte { return []byte(st.options.prefix + name) }
 
@@ -24,7 +25,7 @@ func (st *store) keyOf(id holdID) []byte {
 	return st.key(id.name)
 }
 
-// keysOf returns the prefix of a lock's keys for a role with separate keys.
+// keysOf returns the prefix of a lock's keys for a role in which each owner has its own key.
 func (st *store) keysOf(name string, as role) []byte {
 	return append(append(append(st.key(name), 1), as...), '/')
 }
@@ -36,6 +37,11 @@ func after(prefix []byte) []byte {
 	return end
 }
 
+// placeKey returns the key of an owner's place.
+func (st *store) placeKey(name, owner string) []byte {
+	return st.keyOf(holdID{name, owner, lineRole})
+}
+
 func readOf(id holdID) holdID  { return holdID{id.name, id.owner, readRole} }
 func writeOf(id holdID) holdID { return holdID{id.name, id.owner, writeRole} }
 func noteOf(id holdID) holdID  { return holdID{id.name, id.owner, noteRole} }
@@ -43,14 +49,14 @@ func noteOf(id holdID) holdID  { return holdID{id.name, id.owner, noteRole} }
 // A span is a range of keys.
 type span struct{ key, end []byte }
 
-// all returns the span of a lock's keys for a role with separate keys.
+// all returns the span of a lock's keys for a role in which each owner has its own key.
 func (st *store) all(name string, as role) span {
 	keys := st.keysOf(name, as)
 	return span{keys, after(keys)}
 }
 
-// beside returns the span of all keys for a lock's holds and places besides the lock's own key,
-// whatever its kind. It doesn't include notes.
+// beside returns the span of all keys of a lock's holds and places, whatever the kind of lock,
+// except the lock's own key. The span doesn't include notes.
 func (st *store) beside(name string) span {
 	return span{st.keysOf(name, lineRole), after(st.keysOf(name, readRole))}
 }
@@ -70,22 +76,19 @@ func (sp span) findOp(limit int64) *pb.RequestOp {
 }
 
 // empty returns the condition that the span has no keys. A key that doesn't exist has revision 0.
-func (sp span) empty() *pb.Compare {
-	return &pb.Compare{
-		Key: sp.key, RangeEnd: sp.end, Result: pb.Compare_EQUAL,
-		Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{},
-	}
-}
+func (sp span) empty() *pb.Compare { return sp.created(pb.Compare_EQUAL) }
 
 // some returns the condition that the span has keys.
-func (sp span) some() *pb.Compare {
+func (sp span) some() *pb.Compare { return sp.created(pb.Compare_GREATER) }
+
+func (sp span) created(result pb.Compare_CompareResult) *pb.Compare {
 	return &pb.Compare{
-		Key: sp.key, RangeEnd: sp.end, Result: pb.Compare_GREATER,
+		Key: sp.key, RangeEnd: sp.end, Result: result,
 		Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{},
 	}
 }
 
-// asOf returns the condition that no key of the span has come or changed since a revision.
+// asOf returns the condition that no key of the span was created or changed after a revision.
 func (sp span) asOf(rev int64) *pb.Compare {
 	return &pb.Compare{
 		Key: sp.key, RangeEnd: sp.end, Result: pb.Compare_LESS,
@@ -100,7 +103,8 @@ func (sp span) take() *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: req}}
 }
 
-// taken returns the keys deleted by operation i of a transaction, which take created.
+// taken returns the keys that operation i of a transaction deleted. That operation must come from
+// [span.take].
 func taken(res *pb.TxnResponse, i int) []*mvccpb.KeyValue {
 	if i >= len(res.Responses) {
 		return nil
@@ -118,8 +122,8 @@ func decodeOf(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	return r, err
 }
 
-// decodeAll returns the records in a lock's keys for a role with separate keys. It returns an error
-// for any other key.
+// decodeAll returns the records in a lock's keys for a role in which each owner has its own key. It
+// returns an error for any other key.
 func (st *store) decodeAll(name string, as role, kvs []*mvccpb.KeyValue) ([]record, error) {
 	var all []record
 	for _, kv := range kvs {

@@ -18,8 +18,8 @@ type lease struct {
 }
 
 // leases grants the leases of a session. It keeps released leases for a while. If all requests of a
-// hold were answered, none of them can attach a key to its lease late, so the next hold can use the
-// lease. That saves two writes, which would revoke this lease and grant another.
+// hold were answered, none of them can still attach a key to the hold's lease, so the next hold can
+// use that lease. Then it isn't revoked, and no other is granted, which saves two writes.
 //
 // If the caller of a grant stops waiting, the next caller gets the lease.
 type leases struct {
@@ -40,7 +40,7 @@ type leases struct {
 // A shelf holds the leases of one length.
 type shelf struct {
 	idle     []lease        // in the order of their release
-	waiting  []chan granted // waiting callers; never more than grants under way
+	waiting  []chan granted // waiting callers; at most one for each grant under way
 	granting int
 }
 
@@ -136,13 +136,11 @@ func (ls *leases) leave(ttl int64, answer chan granted) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	sh := ls.shelf(ttl)
-	for i, w := range sh.waiting {
-		if w == answer {
-			sh.waiting = append(sh.waiting[:i], sh.waiting[i+1:]...)
-			return true
-		}
+	i := slices.Index(sh.waiting, answer)
+	if i >= 0 {
+		sh.waiting = slices.Delete(sh.waiting, i, i+1)
 	}
-	return false
+	return i >= 0
 }
 
 // fresh grants a lease that begins now, for a caller that can't use an older one. The lease is
@@ -179,10 +177,7 @@ func (ls *leases) grant(ctx context.Context, sh *shelf, ttl int64) {
 	}
 	switch {
 	case len(sh.waiting) > 0:
-		if err != nil {
-			err = notDone(err)
-		}
-		sh.waiting[0] <- granted{l, err}
+		sh.waiting[0] <- granted{l, notDone(err)}
 		sh.waiting = sh.waiting[1:]
 	case err == nil:
 		ls.shelve(l)
@@ -322,7 +317,7 @@ func (ls *leases) due(now time.Time) []lease {
 	due := ls.dropped
 	ls.dropped = nil
 	for ttl, sh := range ls.shelves {
-		// The leases that have been idle for longest come first.
+		// The leases that have been idle the longest come first.
 		n := 0
 		for n < len(sh.idle) && (ls.closed || !sh.idle[n].usable(now)) {
 			n++
@@ -336,8 +331,9 @@ func (ls *leases) due(now time.Time) []lease {
 	return due
 }
 
-// close revokes all idle leases in the background. It also revokes last, if its id isn't 0. It
-// doesn't wait. Leases that can't be revoked within longestGrant run out.
+// close revokes all idle leases in the background. It also revokes one more lease, the parameter,
+// unless the id of that lease is 0. close doesn't wait. Leases that can't be revoked within
+// longestGrant run out.
 func (ls *leases) close(last lease) {
 	ls.stop()
 	ls.mu.Lock()

@@ -2,7 +2,8 @@ package etcdbackend
 
 import "sync"
 
-// names is a set of lock names with some property. A forgotten name costs one needless request.
+// names is a set of lock names with some property. If there are too many names, it forgets all of
+// them. That costs one needless request for each.
 type names struct {
 	mu  sync.Mutex
 	set map[string]struct{}

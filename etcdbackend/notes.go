@@ -1,6 +1,7 @@
 package etcdbackend
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -11,15 +12,15 @@ import (
 )
 
 // A note records that a writer waits, and for how long. It is a key with its own lease. Each
-// refused attempt writes it again, if the hold that keeps the writer out hasn't changed. So a late
-// request does nothing after the writer has acquired the lock. It also fails after the writer has
-// given up, since the note's lease no longer exists then.
+// refused attempt of the writer writes the note again, but only if the hold that keeps the writer
+// out hasn't changed. So a late request does nothing after the writer has acquired the lock. It
+// also fails after the writer has given up, since the note's lease no longer exists then.
 //
 // Whether a writer or a reader came first isn't decided by comparing the clocks of two machines.
 // Readers and writers state how long they have waited. The server tells how long ago the note was
-// written, to within a second. Within that second, a reader goes before notes that were created
-// after it was first kept out, if its session remembers the revision of that moment. Otherwise the
-// reader waits.
+// written, to within a second. If that second leaves the order open, the revisions decide. The
+// reader's session may remember the revision at which the reader was first kept out. Then the
+// reader goes before a note that was created after that revision. Otherwise the reader waits.
 
 // leaveNote leaves or renews the note of a waiting writer, if the hold that keeps the writer out
 // hasn't changed. Otherwise it returns the scene that it found.
@@ -46,7 +47,7 @@ func (s *session) leaveNote(
 	res, err := insist(ctx, patience(a.ttl), s.store.kv.Txn, &pb.TxnRequest{
 		Compare: s.stillOut(a.id, at),
 		Success: []*pb.RequestOp{s.store.put(id, note)},
-		Failure: append([]*pb.RequestOp{rangeOp(s.store.keyOf(a.id))}, a.look...),
+		Failure: s.store.reads(a),
 	})
 	switch {
 	case gone(err):
@@ -78,8 +79,9 @@ func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 	return same(s.store.keyOf(id), at.write)
 }
 
-// noteLease returns an owner's note, or a free record, and a lease for the note. A note keeps its
-// lease if the lease has the length ttl. noteLease renews a lease that began some time ago.
+// noteLease returns an owner's note, or the zero record if none is known, and a lease for the note.
+// A note keeps its lease if the lease has the length ttl. If the lease began longer than spareTime
+// ago, noteLease sends a renewal, and doesn't wait for it.
 func (s *session) noteLease(
 	ctx context.Context, id holdID, ttl int64,
 ) (note record, l lease, err error) {
@@ -104,9 +106,11 @@ func (s *session) noteLease(
 	return note, l, nil
 }
 
-// endNote deletes the note of an owner that releases its write, or stops waiting for it. It returns
-// the lock's key, or a guess at it.
-func (s *session) endNote(ctx context.Context, id holdID, ttl int64) (key record, err error) {
+// endNote deletes the note of an owner that releases its hold for writing, or stops waiting for
+// one. It returns the lock's key, as this session last wrote it or, if that isn't known, as it is
+// now.
+func (s *session) endNote(ctx context.Context, a *attempt) (key record, err error) {
+	id, ttl := a.id, a.ttl
 	lease := int64(0)
 	if key = s.holds.guess(id); key.free() {
 		res, err := s.store.look(ctx, ttl, rangeOp(s.store.keyOf(id)),
@@ -114,30 +118,21 @@ func (s *session) endNote(ctx context.Context, id holdID, ttl int64) (key record
 		if err != nil {
 			return record{}, err
 		}
-		lock, err := ranged(res, 0)
+		kvs, err := ranges(res, 3)
 		if err != nil {
 			return record{}, notDone(err)
 		}
-		note, err := ranged(res, 1)
-		if err != nil {
-			return record{}, notDone(err)
-		}
-		if key, err = decodeOf(id, lock); err != nil {
+		var errs [3]error
+		var note record
+		key, errs[0] = decodeOf(id, first(kvs[0]))
+		note, errs[1] = decodeOf(noteOf(id), first(kvs[1]))
+		errs[2] = none(kvs[2])
+		if err := cmp.Or(errs[:]...); err != nil {
 			return record{}, err
 		}
-		left, err := decodeOf(noteOf(id), note)
-		if err == nil && len(res.Responses) > 2 {
-			err = none(res.Responses[2].GetResponseRange().GetKvs())
-		}
-		if err != nil {
-			return record{}, err
-		}
-		lease = left.lease
+		lease = note.lease
 	}
-	if err := s.giveBack(ctx, noteOf(id), lease, ttl); err != nil {
-		return record{}, notDone(err)
-	}
-	return key, nil
+	return key, notDone(s.giveBack(ctx, noteOf(id), lease, ttl))
 }
 
 // dropNote records that a note was deleted because its owner now writes.
@@ -155,11 +150,7 @@ func (s *session) dropNote(id holdID) {
 func (s *session) barred(
 	ctx context.Context, w wait, notes []record,
 ) (remaining time.Duration, out bool) {
-	var leases []int64
-	for _, n := range notes {
-		leases = append(leases, n.lease)
-	}
-	left, err := s.remainingAll(ctx, leases)
+	left, err := s.remainingAll(ctx, leasesOf(notes))
 	if err != nil {
 		return -1, true
 	}

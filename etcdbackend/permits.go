@@ -1,6 +1,7 @@
 package etcdbackend
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -11,10 +12,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Each holder of permits has a key besides the lock's key. It stores the number of the holder's
-// permits, and the semaphore's limit. A step that wants permits first counts the acquired ones, or
-// assumes that there are none. It then sends a transaction that takes effect only if no key has
-// come or changed since. If one has, the answer contains the present keys.
+// Each holder of permits has its own key, separate from the lock's key. The holder's key stores the
+// number of its permits, and the semaphore's limit. A step that wants permits first counts the
+// acquired ones, or assumes that there are none. It then sends a transaction that takes effect only
+// if no key was created or changed since. If one has, the answer contains the present keys.
 
 // A stock is a step's knowledge of a semaphore.
 type stock struct {
@@ -59,119 +60,113 @@ func refused(err error) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("etcd: %w", err)}
 }
 
-// withPermits returns an attempt to acquire permits.
-func (s *session) withPermits(id holdID, ttl int64) *attempt {
-	return &attempt{
-		id: id, ttl: ttl, look: []*pb.RequestOp{
-			rangeOp(s.store.key(id.name)), s.store.beside(id.name).findOp(0),
-		},
+// seePermits makes an attempt read all permits.
+func (s *session) seePermits(a *attempt) {
+	a.look = []*pb.RequestOp{
+		rangeOp(s.store.key(a.id.name)), s.store.beside(a.id.name).findOp(0),
 	}
 }
 
 // countOut finds out which permits of a semaphore are acquired.
 func (s *session) countOut(ctx context.Context, a *attempt) (stock, error) {
-	res, err := s.store.look(ctx, a.ttl,
-		append([]*pb.RequestOp{rangeOp(s.store.keyOf(a.id))}, a.look...)...)
+	res, err := s.store.look(ctx, a.ttl, s.store.reads(a)...)
 	if err != nil {
 		return stock{}, err
 	}
 	return s.stock(a.id, res)
 }
 
-// stock reads the answer to an attempt's look.
+// stock parses the answer to the requests of [store.reads] for an attempt that wants permits.
 func (s *session) stock(id holdID, res *pb.TxnResponse) (at stock, err error) {
-	if len(res.Responses) < 3 {
-		return stock{}, errShape
-	}
-	if at.mine, err = decodeOf(id,
-		first(res.Responses[0].GetResponseRange().GetKvs())); err != nil {
-		return stock{}, err
-	}
-	if err := none(res.Responses[1].GetResponseRange().GetKvs()); err != nil {
+	kvs, err := ranges(res, 3)
+	if err != nil {
 		return stock{}, err
 	}
 	at.rev = res.Header.GetRevision()
-	at.holds, err = s.store.decodeAll(id.name, permitRole,
-		res.Responses[2].GetResponseRange().GetKvs())
-	return at, err
+	var errs [3]error
+	at.mine, errs[0] = decodeOf(id, first(kvs[0]))
+	errs[1] = none(kvs[1])
+	at.holds, errs[2] = s.store.decodeAll(id.name, permitRole, kvs[2])
+	return at, cmp.Or(errs[:]...)
 }
 
 // acquirePermits assumes that no permits are acquired, unless there are signs to the contrary. If
 // the assumption is right, it needs one round trip.
 func (s *session) acquirePermits(
-	ctx context.Context, req backend.AcquireRequest,
-) (backend.AcquireResult, error) {
-	id := idOf(req.Kind, req.Name, req.Owner)
-	a := s.withPermits(id, s.store.ttl(req.Lease))
+	ctx context.Context, a *attempt, req backend.AcquireRequest,
+) (res backend.AcquireResult, err error) {
+	s.seePermits(a)
 	a.tells = true
-	at := stock{mine: s.holds.guess(id)}
-	var err error
+	at := stock{mine: s.holds.guess(a.id)}
 	if req.Limit == 0 || at.mine.free() && s.looksFirst(a) {
 		at, err = s.countOut(ctx, a)
 	}
-	for err == nil {
-		var limit int
-		if limit, err = at.limit(req.Limit); err != nil {
-			break
-		}
-		if req.Permits > limit {
-			if at.rev == 0 { // without a look, it isn't known to be a semaphore
-				at, err = s.countOut(ctx, a)
-				continue
-			}
-			return backend.AcquireResult{},
-				refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
-		}
-		if !at.mine.free() && at.mine.count != req.Permits {
-			if _, err = s.whole(ctx, a, at.mine, req.Permits); err == nil {
-				req.Limit = limit // perhaps no hold states the limit any longer
-				at, err = s.countOut(ctx, a)
-			}
-			continue
-		}
-		if at.mine.free() && (req.Permits > limit-at.out() || at.keeps(id)) {
-			s.others.add(req.Name)
-			return backend.AcquireResult{Remaining: s.soonest(ctx, at.holds)}, nil
-		}
-		a.only = append(same(s.store.key(req.Name), record{}),
-			s.store.beside(req.Name).asOf(at.rev))
-		next := at.mine
-		next.owner, next.count, next.limit, next.said = req.Owner, req.Permits, limit, 0
-		var done bool
-		var key record
-		if done, key, err = s.write(ctx, a, at.mine, next); done {
-			s.hasPermits(req.Name, len(at.holds) > 0)
-			return backend.AcquireResult{Acquired: true, Count: key.count}, nil
-		}
+	var others bool
+	done, key, err := transact(ctx, s, a, at, err, s.foundStock, func(at *stock) (*change, error) {
+		limit, err := at.limit(req.Limit)
 		switch {
 		case err != nil:
-		case a.seen != nil:
-			at, err = s.stock(id, a.seen)
-		default:
-			at, err = s.countOut(ctx, a)
+			return nil, err
+		case req.Permits > limit && at.rev == 0:
+			*at, err = s.countOut(ctx, a) // nothing was read yet: it may be no semaphore
+			return again, err
+		case req.Permits > limit:
+			return nil, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
+		case !at.mine.free() && at.mine.count != req.Permits:
+			if _, err = s.whole(ctx, a, at.mine, req.Permits); err == nil {
+				req.Limit = limit // perhaps no hold states the limit any longer
+				*at, err = s.countOut(ctx, a)
+			}
+			return again, err
+		case at.mine.free() && (req.Permits > limit-at.out() || at.keeps(a.id)):
+			s.others.add(req.Name)
+			res.Remaining = s.soonest(ctx, at.holds)
+			return nil, nil
 		}
+		others = len(at.holds) > 0
+		c := &change{old: at.mine, next: at.mine, only: s.noneSince(req.Name, at.rev)}
+		c.next.owner, c.next.count, c.next.limit, c.next.said = req.Owner, req.Permits, limit, 0
+		return c, nil
+	})
+	if !done {
+		return res, err
 	}
-	return backend.AcquireResult{}, err
+	s.hasPermits(req.Name, others)
+	return backend.AcquireResult{Acquired: true, Count: key.count}, nil
+}
+
+// foundStock returns the state that a refused attempt found.
+func (s *session) foundStock(ctx context.Context, a *attempt, _ record) (stock, error) {
+	if a.seen == nil {
+		return s.countOut(ctx, a)
+	}
+	return s.stock(a.id, a.seen)
+}
+
+// noneSince returns the condition that no key of a semaphore was created or changed after a
+// revision, and that no lock of another kind uses the name.
+func (s *session) noneSince(name string, rev int64) []*pb.Compare {
+	return append(same(s.store.key(name), record{}), s.store.beside(name).asOf(rev))
 }
 
 // hasPermits records that an owner of this session acquired permits, and whether others hold some.
-// The session's next waiting call takes the last place in the line.
+// If calls of the session are waiting for permits, the session goes to the end of the queue.
 func (s *session) hasPermits(name string, others bool) {
 	if others {
 		s.others.add(name)
 	} else {
 		s.others.remove(name)
 	}
-	s.standAgain(name)
+	s.joinAgain(name)
 }
 
 // permits is a subscription's knowledge of a semaphore. Released permits go first to the clients
-// ahead in the line, and this client is woken if some are left.
+// that began to wait earlier, and this client is woken if some are left.
 type permits struct {
 	keys  []byte // prefix of the keys
-	free  int    // upper bound of released permits that weren't taken since
+	free  int    // at most so many permits were released and not taken since
 	limit int    // the semaphore's limit, as last stated; 0: not known
-	due   bool   // a waiter must be woken after the turns of the sessions ahead
+	due   bool   // a waiter must be woken after the sessions ahead
 }
 
 // unknownPermits stands for an unknown number of released permits. It is more than all waiters are
@@ -211,24 +206,19 @@ func (p *permits) told() {
 	}
 }
 
-// whole releases an owner's permits if their number isn't permits. It then returns the owner's key.
+// whole releases all permits of an owner if it holds more or fewer of them than it should. It
+// returns the owner's key as it is after that.
 func (s *session) whole(ctx context.Context, a *attempt, key record, permits int) (record, error) {
-	for !key.free() && key.count != permits {
-		lease := key.lease
-		taken, now, err := s.delete(ctx, a, key)
-		if err != nil {
-			s.holds.doubt(a.id)
-			s.holds.suspect(a.id, lease)
-			return record{}, err
+	done, now, err := transact(ctx, s, a, key, nil, itself, func(now *record) (*change, error) {
+		if key = *now; key.free() || key.count == permits {
+			return nil, nil
 		}
-		if key = now; taken == nil {
-			continue
-		}
-		if err := s.giveBack(ctx, a.id, lease, a.ttl); err != nil {
-			return record{}, inDoubt(err)
-		}
+		return &change{old: key}, nil
+	})
+	if !done {
+		return key, err
 	}
-	return key, nil
+	return now, inDoubt(s.giveBack(ctx, a.id, key.lease, a.ttl))
 }
 
 // soonest returns the time until the first permits expire. It is negative if that isn't known, or
@@ -259,42 +249,31 @@ func leasesOf(holds []record) (leases []int64) {
 
 // forcePermits releases all acquired permits.
 func (s *session) forcePermits(
-	ctx context.Context, name string,
+	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {
-	a := s.withPermits(holdID{name: name, role: permitRole}, 0)
+	s.seePermits(a)
 	at, err := s.countOut(ctx, a)
-	for err == nil {
+	done, _, err := transact(ctx, s, a, at, err, s.foundStock, func(at *stock) (*change, error) {
 		if len(at.holds) == 0 {
-			return backend.ForceReleaseResult{}, nil
+			return nil, nil
 		}
-		if err = ended(ctx); err != nil {
-			break
-		}
-		a.only = append(same(s.store.key(name), record{}), s.store.beside(name).asOf(at.rev))
 		a.many = len(at.holds) > manyKeys
-		var forced *pb.TxnResponse
-		if forced, _, err = s.store.swap(ctx, a, record{},
-			s.store.all(name, permitRole).take()); forced != nil {
-			all, err := s.store.decodeAll(name, permitRole, taken(forced, 0))
-			if err == nil {
-				err = s.giveBackAll(ctx, name, permitRole, all)
-			}
-			if err != nil {
-				return backend.ForceReleaseResult{}, inDoubt(err)
-			}
-			return backend.ForceReleaseResult{Released: len(all) > 0}, nil
-		}
-		if err == nil {
-			at, err = s.stock(a.id, a.seen)
-		}
+		return &change{
+			only: s.noneSince(a.id.name, at.rev),
+			with: []*pb.RequestOp{s.store.all(a.id.name, permitRole).take()},
+		}, nil
+	})
+	if !done {
+		return backend.ForceReleaseResult{}, err
 	}
-	return backend.ForceReleaseResult{}, err
+	return s.forced(ctx, a, permitRole)
 }
 
 func (s *session) lookAtPermits(
-	ctx context.Context, req backend.LookRequest,
+	ctx context.Context, a *attempt, req backend.LookRequest,
 ) (backend.LookResult, error) {
-	at, err := s.countOut(ctx, s.withPermits(holdID{req.Name, req.Owner, permitRole}, 0))
+	s.seePermits(a)
+	at, err := s.countOut(ctx, a)
 	if err != nil {
 		return backend.LookResult{}, err
 	}

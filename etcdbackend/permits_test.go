@@ -140,7 +140,7 @@ func TestPermits(t *testing.T) {
 }
 
 // TestPartOfPermits: an owner that asks for another number of permits than it has is taken to have
-// lost some. It gives back the rest, whatever the session knows.
+// lost some. The rest is released, whatever the session knows.
 func TestPartOfPermits(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
@@ -407,7 +407,7 @@ func TestPermitsWake(t *testing.T) {
 	first := wiretest.SubscribeTo(t, b.s, backend.Permits, "n")
 	second := wiretest.SubscribeTo(t, c.s, backend.Permits, "n")
 	for _, s := range []session{b.s, c.s} {
-		etcdbackend.Turn(s, time.Hour)
+		etcdbackend.Delay(s, time.Hour)
 	}
 	a.gets(backend.Permits, of(3, 3))
 	other := party{t, a.s, "another"}
@@ -465,7 +465,8 @@ func (m *counted) limit(asked int) int {
 	return last.limit
 }
 
-// whole gives back what an owner has if that is another number, and says whether it has as many.
+// whole reports whether an owner has n permits. If it has another number of them, whole releases
+// them.
 func (m *counted) whole(owner string, n int) bool {
 	h, ok := m.had[owner]
 	if ok && h.n != n {

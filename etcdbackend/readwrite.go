@@ -1,7 +1,7 @@
 package etcdbackend
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -21,18 +21,18 @@ type scene struct {
 	notes []record
 }
 
-// lookAround makes the look of an attempt.
+// lookAround reads the keys that an attempt needs: see [store.reads].
 func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
-	ops := append([]*pb.RequestOp{rangeOp(s.store.keyOf(a.id))}, a.look...)
-	res, err := s.store.look(ctx, a.ttl, ops...)
+	res, err := s.store.look(ctx, a.ttl, s.store.reads(a)...)
 	if err != nil {
 		return scene{}, err
 	}
 	return s.scene(a.id, res)
 }
 
-// found returns the scene that a refused attempt saw. key is its own key in that scene.
-func (s *session) found(a *attempt, key record) (scene, error) {
+// foundScene returns the scene that a refused attempt saw. key is what the attempt found in the key
+// that it wanted to change.
+func (s *session) foundScene(_ context.Context, a *attempt, key record) (scene, error) {
 	switch {
 	case a.seen != nil:
 		return s.scene(a.id, a.seen)
@@ -43,102 +43,82 @@ func (s *session) found(a *attempt, key record) (scene, error) {
 	}
 }
 
-// scene reads the answer to an attempt's look. For a writer, the look covers the lock's key and the
-// readers' keys. For a reader, it covers the reader's own key, the lock's key, the notes, and keys
-// of other kinds of lock.
+// scene parses the answer to the requests of [store.reads]. For a writer, these read the lock's key
+// and the readers' keys. For a reader, they read the reader's own key, the lock's key, the notes,
+// and keys of other kinds of lock.
 func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	at.rev = res.Header.GetRevision()
-	as := []role{writeRole, readRole}
-	if id.role == readRole {
-		as = []role{readRole, writeRole, noteRole, permitRole}
-	}
-	for i, as := range as {
-		if i >= len(res.Responses) || res.Responses[i].GetResponseRange() == nil {
-			return scene{}, errShape
-		}
-		kvs := res.Responses[i].GetResponseRange().Kvs
-		switch {
-		case as == permitRole:
-			err = none(kvs)
-		case as == writeRole:
-			at.write, err = decode(as, first(kvs))
-		case as == noteRole:
-			at.notes, err = s.store.decodeAll(id.name, as, kvs)
-		case id.role == readRole:
-			at.mine, err = decodeOf(id, first(kvs))
-		default:
-			at.reads, err = s.store.decodeAll(id.name, as, kvs)
-		}
+	if id.role == writeRole {
+		kvs, err := ranges(res, 2)
 		if err != nil {
 			return scene{}, err
 		}
+		if at.write, err = decode(writeRole, first(kvs[0])); err == nil {
+			at.reads, err = s.store.decodeAll(id.name, readRole, kvs[1])
+		}
+		return at, err
 	}
-	return at, nil
+	kvs, err := ranges(res, 4)
+	if err != nil {
+		return scene{}, err
+	}
+	var errs [4]error
+	at.mine, errs[0] = decodeOf(id, first(kvs[0]))
+	at.write, errs[1] = decode(writeRole, first(kvs[1]))
+	at.notes, errs[2] = s.store.decodeAll(id.name, noteRole, kvs[2])
+	errs[3] = none(kvs[3])
+	return at, cmp.Or(errs[:]...)
 }
 
-// exclusively returns an attempt to acquire a hold that excludes all other owners.
-func (s *session) exclusively(id holdID, ttl int64, kind backend.Kind) *attempt {
-	a := &attempt{id: id, ttl: ttl, fair: kind == backend.Fair}
+// excludeOthers makes an attempt acquire its hold only if no other owner has one.
+func (s *session) excludeOthers(a *attempt) {
 	limit := int64(0)
-	if id.role == lockRole && !a.fair {
+	if a.id.role == lockRole && !a.fair {
 		limit = 1
-		if s.alone.has(id.name) {
-			return a
+		if s.alone.has(a.id.name) {
+			return
 		}
 	}
-	beside := s.store.beside(id.name)
+	beside := s.store.beside(a.id.name)
 	a.only = []*pb.Compare{beside.empty()}
 	a.look = []*pb.RequestOp{beside.findOp(limit)}
-	return a
 }
 
-// conflicts returns an error if the name of a hold without a key is used for another kind of lock.
-func (s *session) conflicts(ctx context.Context, id holdID, ttl int64) error {
-	if id.role == lockRole && s.alone.has(id.name) {
+// conflicts is called when a hold has no key. It returns an error if a lock of another kind uses
+// the name.
+func (s *session) conflicts(ctx context.Context, a *attempt) error {
+	name := a.id.name
+	lock, unshared := rangeOp(s.store.key(name)), s.store.unshared(name).findOp(1)
+	ops, allowed := []*pb.RequestOp{unshared}, role("none")
+	switch a.id.role {
+	case lockRole:
+		if s.alone.has(name) {
+			return nil
+		}
+		// owners in line for this lock aren't a conflict
+		ops, allowed = []*pb.RequestOp{s.store.beside(name).findOp(1)}, lineRole
+	case readRole:
+		ops, allowed = []*pb.RequestOp{lock, unshared}, writeRole
+	case permitRole:
+		ops = []*pb.RequestOp{
+			lock, s.store.all(name, readRole).findOp(1), s.store.all(name, lineRole).findOp(1),
+		}
+	}
+	res, err := s.store.look(ctx, a.ttl, ops...)
+	if a.id.role == lockRole && refusedBeside(err) {
+		s.alone.add(name)
 		return nil
 	}
-	res, err := s.store.look(ctx, ttl, s.inTheWay(id)...)
-	switch {
-	case id.role == lockRole && refusedBeside(err):
-		s.alone.add(id.name)
-		return nil
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	for _, found := range res.Responses {
 		kvs := found.GetResponseRange().GetKvs()
-		switch kv := first(kvs); {
-		case kv == nil:
-		case id.role == readRole && bytes.Equal(kv.Key, s.store.key(id.name)):
-			_, err = decode(writeRole, kv)
-		case id.role == lockRole:
-			// owners in line for this lock aren't a conflict
-			_, err = s.store.decodeAll(id.name, lineRole, kvs)
-		default:
-			err = conflict(kv)
-		}
-		if err != nil {
+		if _, err := s.store.decodeAll(name, allowed, kvs); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// inTheWay returns requests that read keys of other kinds, for a hold that has no key.
-func (s *session) inTheWay(id holdID) []*pb.RequestOp {
-	switch id.role {
-	case lockRole:
-		return []*pb.RequestOp{s.store.beside(id.name).findOp(1)}
-	case permitRole:
-		return []*pb.RequestOp{
-			rangeOp(s.store.key(id.name)), s.store.all(id.name, readRole).findOp(1),
-			s.store.all(id.name, lineRole).findOp(1),
-		}
-	case readRole:
-		return []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.unshared(id.name).findOp(1)}
-	default:
-		return []*pb.RequestOp{s.store.unshared(id.name).findOp(1)}
-	}
 }
 
 // none returns an error if there are any keys, since they belong to another kind of lock.
@@ -154,53 +134,47 @@ func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
 	if !key.free() || a.seen == nil {
 		return nil
 	}
-	return s.conflicts(ctx, a.id, a.ttl)
+	return s.conflicts(ctx, a)
 }
 
 // acquireWrite assumes that the lock is free, as acquire does.
 func (s *session) acquireWrite(
-	ctx context.Context, req backend.AcquireRequest,
-) (backend.AcquireResult, error) {
-	id := idOf(req.Kind, req.Name, req.Owner)
-	a := s.exclusively(id, s.store.ttl(req.Lease), req.Kind)
-	at := scene{write: s.holds.guess(id)}
-	var err error
+	ctx context.Context, a *attempt, req backend.AcquireRequest,
+) (res backend.AcquireResult, err error) {
+	s.excludeOthers(a)
+	at := scene{write: s.holds.guess(a.id)}
 	if at.write.free() && s.looksFirst(a) {
 		at, err = s.lookAround(ctx, a)
 	}
-	for err == nil {
+	done, key, err := transact(ctx, s, a, at, err, s.foundScene, func(at *scene) (*change, error) {
 		if others := at.others(req.Owner); len(others) > 0 {
 			s.others.add(req.Name)
-			left := req.Place <= 0 || at.write.owner == keptOf(id).owner
-			if !left {
-				left, at, err = s.leaveNote(ctx, a, req, at)
+			over := req.Place <= 0 || at.write.owner == keptOf(a.id).owner
+			var err error
+			if !over {
+				over, *at, err = s.leaveNote(ctx, a, req, *at)
 			}
-			if left {
-				return backend.AcquireResult{Remaining: s.longest(ctx, others)}, nil
+			if over {
+				res.Remaining = s.longest(ctx, others)
+				return nil, nil
 			}
-			continue
+			return again, err
 		}
-		a.with = nil
-		if s.holds.remembers(noteOf(id)) {
-			a.with = []*pb.RequestOp{del(s.store.keyOf(noteOf(id)))}
+		c := &change{old: at.write, next: at.write, only: a.only}
+		if s.holds.remembers(noteOf(a.id)) {
+			c.with = []*pb.RequestOp{del(s.store.keyOf(noteOf(a.id)))}
 		}
-		begins := at.write.free()
-		next := at.write
-		next.owner, next.count = req.Owner, at.write.count+1
-		var done bool
-		var key record
-		if done, key, err = s.write(ctx, a, at.write, next); done {
-			s.others.remove(req.Name)
-			if begins && a.with != nil {
-				s.dropNote(noteOf(id))
-			}
-			return backend.AcquireResult{Acquired: true, Count: key.count}, nil
-		}
-		if err == nil {
-			at, err = s.found(a, key)
-		}
+		c.next.owner, c.next.count = req.Owner, at.write.count+1
+		return c, nil
+	})
+	if !done {
+		return res, err
 	}
-	return backend.AcquireResult{}, err
+	s.others.remove(req.Name)
+	if a.old.free() && a.with != nil {
+		s.dropNote(noteOf(a.id))
+	}
+	return backend.AcquireResult{Acquired: true, Count: key.count}, nil
 }
 
 // others returns the leases of the holds that keep an owner from writing.
@@ -211,57 +185,52 @@ func (at scene) others(owner string) (leases []int64) {
 		}
 		leases = append(leases, at.write.lease)
 	}
-	for _, r := range at.reads {
-		leases = append(leases, r.lease) // even the owner's own read keeps it from writing
-	}
-	return leases
+	return append(leases, leasesOf(at.reads)...) // even the owner's own read keeps it from writing
 }
 
 // acquireRead assumes that the lock has no writer and no notes, unless there are signs to the
 // contrary.
 func (s *session) acquireRead(
-	ctx context.Context, req backend.AcquireRequest,
-) (backend.AcquireResult, error) {
-	id := idOf(req.Kind, req.Name, req.Owner)
-	w := s.waits.find(id, req.Waited)
-	a := &attempt{id: id, ttl: s.store.ttl(req.Lease)}
-	a.look = []*pb.RequestOp{
-		rangeOp(s.store.key(req.Name)),
-		s.store.all(req.Name, noteRole).findOp(0),
-		s.store.unshared(req.Name).findOp(1),
-	}
-	at := scene{mine: s.holds.guess(id), write: s.holds.guess(writeOf(id))}
-	var err error
+	ctx context.Context, a *attempt, req backend.AcquireRequest,
+) (res backend.AcquireResult, err error) {
+	w := s.waits.find(a.id, req.Waited)
+	lock, notes := s.store.key(req.Name), s.store.all(req.Name, noteRole)
+	unshared := s.store.unshared(req.Name)
+	a.look = []*pb.RequestOp{rangeOp(lock), notes.findOp(0), unshared.findOp(1)}
+	at := scene{mine: s.holds.guess(a.id), write: s.holds.guess(writeOf(a.id))}
 	if at.mine.free() && at.write.free() && s.looksFirst(a) {
 		at, err = s.lookAround(ctx, a)
 	}
-	for err == nil {
-		if remaining, out := s.keptOut(ctx, id, w, at); out {
+	done, _, err := transact(ctx, s, a, at, err, s.foundScene, func(at *scene) (*change, error) {
+		if remaining, out := s.keptOut(ctx, a.id, w, *at); out {
 			s.others.add(req.Name)
-			s.waits.goOn(id, w, at.rev)
-			return backend.AcquireResult{Remaining: remaining}, nil
+			s.waits.goOn(a.id, w, at.rev)
+			res.Remaining = remaining
+			return nil, nil
 		}
-		a.only = same(s.store.key(req.Name), at.write)
+		c := &change{old: at.mine, next: at.mine, only: same(lock, at.write)}
 		if at.write.free() {
-			a.only = append(a.only, s.store.unshared(req.Name).empty())
+			c.only = append(c.only, unshared.empty())
 			if len(at.notes) == 0 {
-				a.only = append(a.only, s.store.all(req.Name, noteRole).empty())
+				c.only = append(c.only, notes.empty())
 			}
 		}
-		next := at.mine
-		next.owner, next.count = req.Owner, 1
-		var done bool
-		var key record
-		if done, key, err = s.write(ctx, a, at.mine, next); done {
-			s.others.remove(req.Name)
-			s.waits.end(id)
-			return backend.AcquireResult{Acquired: true, Count: 1}, nil
-		}
-		if err == nil {
-			at, err = s.found(a, key)
-		}
+		c.next.owner, c.next.count = req.Owner, 1
+		return c, nil
+	})
+	if !done {
+		return res, err
 	}
-	return backend.AcquireResult{}, err
+	s.others.remove(req.Name)
+	s.waits.end(a.id)
+	return backend.AcquireResult{Acquired: true, Count: 1}, nil
+}
+
+// heldRead returns the key of an owner that releases its hold for reading. It also records that the
+// owner no longer waits to read.
+func (s *session) heldRead(ctx context.Context, a *attempt) (record, error) {
+	s.waits.end(a.id)
+	return s.find(ctx, a)
 }
 
 // keptOut reports whether a writer or a note keeps a reader out, and for how long.
@@ -276,75 +245,75 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 	}
 }
 
-// forceReads ends all reads, unless there is a writer.
-func (s *session) forceReads(ctx context.Context, name string) (backend.ForceReleaseResult, error) {
-	a := s.exclusively(holdID{name: name, role: writeRole}, 0, backend.Write)
+// seeReads finds out who reads and who writes. For that it reads the keys that a writer would read.
+// It returns what it found, and the attempt of a writer with which it did so.
+func (s *session) seeReads(ctx context.Context, reads *attempt) (*attempt, scene, error) {
+	a := &attempt{id: writeOf(reads.id)}
+	s.excludeOthers(a)
 	at, err := s.lookAround(ctx, a)
-	for err == nil {
-		if !at.write.free() || len(at.reads) == 0 {
-			return backend.ForceReleaseResult{}, nil
-		}
-		if err = ended(ctx); err != nil {
-			break
-		}
-		// The reads are deleted only if no key has come or changed since the look. A new key might
-		// belong to another lock.
-		reads := s.store.all(name, readRole)
-		a.only, a.many = []*pb.Compare{reads.asOf(at.rev)}, len(at.reads) > manyKeys
-		var forced *pb.TxnResponse
-		if forced, _, err = s.store.swap(ctx, a, record{}, reads.take()); forced != nil {
-			all, err := s.store.decodeAll(name, readRole, taken(forced, 0))
-			if err == nil {
-				err = s.giveBackAll(ctx, name, readRole, all)
-			}
-			if err != nil {
-				return backend.ForceReleaseResult{}, inDoubt(err)
-			}
-			return backend.ForceReleaseResult{Released: len(all) > 0}, nil
-		}
-		if err == nil {
-			at, err = s.scene(a.id, a.seen)
-		}
-	}
-	return backend.ForceReleaseResult{}, err
+	return a, at, err
 }
 
-// giveBackAll revokes the leases of holds that were forced.
+// forceReads ends all reads, unless there is a writer.
+func (s *session) forceReads(
+	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
+	a, at, err := s.seeReads(ctx, a)
+	done, _, err := transact(ctx, s, a, at, err, s.foundScene, func(at *scene) (*change, error) {
+		if !at.write.free() || len(at.reads) == 0 {
+			return nil, nil
+		}
+		// The reads are deleted only if no key was created or changed after they were read. A new
+		// key might belong to another lock.
+		reads := s.store.all(a.id.name, readRole)
+		a.many = len(at.reads) > manyKeys
+		return &change{
+			only: []*pb.Compare{reads.asOf(at.rev)}, with: []*pb.RequestOp{reads.take()},
+		}, nil
+	})
+	if !done {
+		return backend.ForceReleaseResult{}, err
+	}
+	return s.forced(ctx, a, readRole)
+}
+
+// forced returns the result of a step that deleted all holds of a role.
+func (s *session) forced(
+	ctx context.Context, a *attempt, as role,
+) (backend.ForceReleaseResult, error) {
+	all, err := s.store.decodeAll(a.id.name, as, taken(a.done, 0))
+	if err == nil {
+		err = s.giveBackAll(ctx, a.id.name, as, all)
+	}
+	if err != nil {
+		return backend.ForceReleaseResult{}, inDoubt(err)
+	}
+	return backend.ForceReleaseResult{Released: len(all) > 0}, nil
+}
+
+// giveBackAll revokes the leases of holds that were released by force.
 func (s *session) giveBackAll(ctx context.Context, name string, as role, holds []record) error {
 	errs := make([]error, len(holds))
 	each(len(holds), func(i int) {
 		errs[i] = s.giveBack(ctx, holdID{name, holds[i].owner, as}, holds[i].lease, 0)
 	})
-	return firstOf(errs)
-}
-
-// firstOf returns the first error that isn't nil, if any.
-func firstOf(errs []error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 func (s *session) lookAtReads(
-	ctx context.Context, req backend.LookRequest,
+	ctx context.Context, a *attempt, req backend.LookRequest,
 ) (backend.LookResult, error) {
-	at, err := s.lookAround(ctx,
-		s.exclusively(holdID{name: req.Name, role: writeRole}, 0, backend.Write))
+	_, at, err := s.seeReads(ctx, a)
 	if err != nil || len(at.reads) == 0 {
 		return backend.LookResult{}, err
 	}
 	res := backend.LookResult{Held: true}
-	var leases []int64
 	for _, r := range at.reads {
-		leases = append(leases, r.lease)
 		if r.owner == req.Owner {
 			res.Count = 1
 		}
 	}
-	res.Remaining, err = s.last(ctx, leases)
+	res.Remaining, err = s.last(ctx, leasesOf(at.reads))
 	return res, err
 }
 
@@ -384,7 +353,7 @@ func (s *session) remainingAll(ctx context.Context, leases []int64) ([]timeLeft,
 			left[i].seconds, left[i].granted, errs[i] = s.store.remaining(ctx, leases[i])
 		}
 	})
-	if err := firstOf(errs); err != nil {
+	if err := cmp.Or(errs...); err != nil {
 		return nil, err
 	}
 	return left, nil

@@ -668,7 +668,8 @@ func deletes(req any) bool {
 	return ok && txn.Success[0].GetRequestDeleteRange() != nil
 }
 
-// TestForcedMeanwhile: a forced release notices what happens between its look and its deletion.
+// TestForcedMeanwhile: a forced release notices what happens after it has read the keys and before
+// it deletes them.
 func TestForcedMeanwhile(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)

@@ -52,7 +52,7 @@ func (s *session) RenewBatch(
 	b.running.Add(len(reqs))
 	all := make([]int, 0, len(reqs))
 	for i, req := range reqs {
-		if err := check(ctx, req.Kind); err != nil {
+		if _, err := check(ctx, req.Kind); err != nil {
 			b.done(i, false, err)
 			continue
 		}
@@ -78,18 +78,20 @@ func (b *batch) done(i int, held bool, err error) {
 	b.running.Done()
 }
 
-// read looks at the locks of some requests. It returns once it has begun what they need.
+// read looks at the locks of some requests. It returns once it has started the renewals that they
+// need, and doesn't wait for them.
 func (b *batch) read(some []int) {
 	ids := make([]holdID, len(some))
 	for i, r := range some {
-		ids[i] = b.id(r)
+		ids[i] = b.attempt(r).id
 	}
 	kvs, err := b.store.readAll(b.ctx, ids, b.store.ttl(b.reqs[some[0]].Lease))
 	switch {
 	case err == nil:
 		b.keep(some, kvs)
 	case len(some) > 1 && backend.KindOf(err) == backend.Refused:
-		// These are too many keys for this server, or the user may not read one of them.
+		// Either the server doesn't accept so many keys at once, or the user isn't permitted to
+		// read one of them.
 		b.read(some[:len(some)/2])
 		b.read(some[len(some)/2:])
 	default:
@@ -101,38 +103,39 @@ func (b *batch) read(some []int) {
 
 // keep renews the leases of some requests. kvs are the keys of their holds. keep rewrites a key
 // that needs another lease.
-func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
+func (b *batch) keep(some []int, kvs [][]*mvccpb.KeyValue) {
 	var asks []*ask
 	shortest := int64(0)
 	for i, r := range some {
-		id, ttl := b.id(r), b.store.ttl(b.reqs[r].Lease)
-		if kvs[i] == nil && b.reqs[r].Kind == backend.Fair {
+		a := b.attempt(r)
+		kv := first(kvs[i])
+		if kv == nil {
 			b.apart(func() {
-				held, err := b.takeTurn(b.ctx, id, ttl)
-				b.done(r, held, err)
+				if a.fair {
+					held, err := b.takeLock(b.ctx, a)
+					b.done(r, held, err)
+				} else {
+					b.done(r, false, b.conflicts(b.ctx, a))
+				}
 			})
 			continue
 		}
-		if kvs[i] == nil {
-			b.apart(func() { b.done(r, false, b.conflicts(b.ctx, id, ttl)) })
-			continue
-		}
-		key, err := b.own(id, kvs[i])
+		key, err := b.own(a.id, kv)
 		if err != nil || key.free() {
 			b.done(r, false, err)
 			continue
 		}
-		part := id.role == permitRole && key.count != b.reqs[r].Permits
+		part := a.permits && key.count != b.reqs[r].Permits
 		if part || key.lease == 0 || b.keeper.closed() ||
-			id.role.onlyUp() && !b.lastsFor(id, key, ttl) {
-			b.rewrite(r, key, ttl)
+			a.onlyUp && !b.lastsFor(a.id, key, a.ttl) {
+			b.rewrite(r, a, key)
 			continue
 		}
 		asks = append(asks, &ask{lease: key.lease, answer: func(granted int64, err error) {
-			b.kept(r, key, ttl, granted, err)
+			b.kept(r, a, key, granted, err)
 		}})
-		if shortest == 0 || ttl < shortest {
-			shortest = ttl
+		if shortest == 0 || a.ttl < shortest {
+			shortest = a.ttl
 		}
 	}
 	b.mu.Lock()
@@ -144,10 +147,14 @@ func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 	}
 }
 
-// id returns the hold to renew.
-func (b *batch) id(r int) holdID { return idOf(b.reqs[r].Kind, b.reqs[r].Name, b.reqs[r].Owner) }
+// attempt returns an attempt to renew a hold.
+func (b *batch) attempt(r int) *attempt {
+	req := b.reqs[r]
+	return kindOf(req.Kind).attempt(req.Name, req.Owner, b.store.ttl(req.Lease))
+}
 
-// own returns the record of a key if it is the key of a hold. Otherwise it returns a free record.
+// own returns the record of the key of a hold. If there is no key, or it belongs to another owner,
+// own returns the zero record.
 func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	if kv == nil {
 		return record{}, nil
@@ -164,42 +171,35 @@ func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 }
 
 // kept answers a request, given the answer to the keep-alive of its lease.
-func (b *batch) kept(r int, key record, ttl, granted int64, err error) {
+func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 	switch {
 	case err != nil:
 		b.done(r, false, err)
-	case granted != ttl:
-		b.rewrite(r, key, ttl)
+	case granted != a.ttl:
+		b.rewrite(r, a, key)
 	default:
-		b.holds.renewed(b.id(r), key.lease, ttl, b.begin)
+		b.holds.renewed(a.id, key.lease, a.ttl, b.begin)
 		b.done(r, true, nil)
 	}
 }
 
 // rewrite renews a hold that may need another lease. It writes the hold's key, and attaches it to a
-// new lease if the old one has another length. It releases permits whose number isn't that of the
-// request. If the old lease has ended, it finds out whether the hold has also ended.
-func (b *batch) rewrite(r int, key record, ttl int64) {
+// new lease if the old one has another length. If the number of permits isn't that of the request,
+// rewrite releases them. If the old lease has ended, rewrite finds out whether the hold has also
+// ended.
+func (b *batch) rewrite(r int, a *attempt, key record) {
 	b.apart(func() {
-		a := &attempt{id: b.id(r), ttl: ttl}
-		var err error
-		for err == nil {
-			if a.id.role == permitRole {
-				if key, err = b.whole(b.ctx, a, key, b.reqs[r].Permits); err != nil {
-					break
+		held, _, err := transact(b.ctx, b.session, a, key, nil, itself,
+			func(key *record) (_ *change, err error) {
+				if a.permits {
+					*key, err = b.whole(b.ctx, a, *key, b.reqs[r].Permits)
 				}
-			}
-			if key.free() || key.owner != a.id.owner {
-				err = b.mistaken(b.ctx, a, key)
-				break
-			}
-			var done bool
-			if done, key, err = b.write(b.ctx, a, key, key); done {
-				b.done(r, true, nil)
-				return
-			}
-		}
-		b.done(r, false, err)
+				if err == nil && (key.free() || key.owner != a.id.owner) {
+					return nil, b.mistaken(b.ctx, a, *key)
+				}
+				return &change{old: *key, next: *key}, err
+			})
+		b.done(r, held, err)
 	})
 }
 
@@ -212,7 +212,7 @@ func (b *batch) apart(f func()) {
 	}()
 }
 
-// abandon answers all asks that still wait.
+// abandon answers every [ask] that still waits.
 func (b *batch) abandon() {
 	b.mu.Lock()
 	asks := b.asks

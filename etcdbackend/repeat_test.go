@@ -84,8 +84,9 @@ func (e *hangingEtcd) carryOut(req *pb.TxnRequest) *pb.TxnResponse {
 	return &pb.TxnResponse{Succeeded: true, Header: &pb.ResponseHeader{Revision: e.rev}}
 }
 
-// An acquisition that a member says nothing to is sent to the next, which tells whether it was
-// carried out. It may yet be until its lease is revoked, so that is not used again.
+// If a member doesn't answer an acquisition, the request is sent to the next member, whose answer
+// tells whether it was carried out. It might still be carried out until its lease is revoked, so
+// that lease isn't used again.
 func TestRepeatedAcquisition(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -117,8 +118,8 @@ func TestRepeatedAcquisition(t *testing.T) {
 					&mvccpb.KeyValue{Value: encode(lockRole, record{owner: "another", count: 1}),
 						ModRevision: 1, CreateRevision: 1, Lease: 1}
 			}
-			s.line.enter("n")
-			s.line.places["n"].key = []byte("waits")
+			s.waiters.enter("n")
+			s.waiters.all["n"].key = []byte("waits")
 			req := backend.AcquireRequest{Name: "n", Owner: "a", Lease: 30 * time.Second}
 			res, err := s.Acquire(t.Context(), req)
 			switch {
@@ -128,10 +129,10 @@ func TestRepeatedAcquisition(t *testing.T) {
 				}
 			case err != nil || !res.Acquired || res.Count != 1:
 				t.Errorf("%s: %+v, %v", c.name, res, err)
-			case s.line.own("n") != nil:
+			case s.waiters.own("n") != nil:
 				t.Errorf("%s: who has the lock still waits for it", c.name)
 			}
-			s.line.leave("n")
+			s.waiters.leave("n")
 			if _, err := s.Release(t.Context(), backend.ReleaseRequest{Name: "n", Owner: "a",
 				Lease: 30 * time.Second}); err != nil {
 				t.Errorf("%s: release: %v", c.name, err)

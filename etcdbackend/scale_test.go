@@ -114,7 +114,7 @@ func TestRoundTrips(t *testing.T) {
 	check("an acquisition of what another had", map[string]int{rpcRange: 1, rpcTxn: 1})
 }
 
-// TestTenThousandHeldLocks are renewed over one stream.
+// TestTenThousandHeldLocks: ten thousand locks are renewed over one stream.
 func TestTenThousandHeldLocks(t *testing.T) {
 	n := depth.Of(1000, 1000, 10_000)
 	server := testservers.Etcd(t)

@@ -15,20 +15,20 @@ type session struct {
 	store   *store
 	leases  *leases
 	holds   *holds
-	others  names // locks that others held at the last look, so the next step looks first
+	others  names // locks that others held when last seen, so the next step looks first
 	alone   names // locks whose own key is the only one that the user may use
 	waits   waits
-	queues  queues
-	line    *line
+	places  ownPlaces
+	waiters *waiters
 	keeper  *keeper
 	watcher *watcher
 }
 
 func newSession(st *store) *session {
 	s := &session{store: st, leases: newLeases(st), holds: newHolds(), keeper: newKeeper(st.lease)}
-	s.line = newLine(st, s.leases)
-	s.watcher = newWatcher(st.watch, s.line, st.options.checkEvery, func() {
-		s.line.keep(s.keeper)
+	s.waiters = newWaiters(st, s.leases)
+	s.watcher = newWatcher(st.watch, s.waiters, st.options.checkEvery, func() {
+		s.waiters.keep(s.keeper)
 	})
 	return s
 }
@@ -41,29 +41,30 @@ func (s *session) Capabilities() backend.Capabilities {
 	}
 }
 
-// check returns an error if a request must not be sent.
-func check(ctx context.Context, kind backend.Kind) error {
-	if !kinds.Has(kind) {
-		return backend.UnknownKind("etcd", kind)
+// check returns the entry for a kind, or an error if a request must not be sent.
+func check(ctx context.Context, kind backend.Kind) (*kind, error) {
+	k := kindOf(kind)
+	if k == nil {
+		return nil, backend.UnknownKind("etcd", kind)
 	}
-	return ended(ctx)
+	return k, ended(ctx)
 }
 
 // find returns the key that this session last wrote for a hold, as a guess. If there is none, it
 // reads the key. A guess suffices for a step that is carried out only if the key is still the same.
-func (s *session) find(ctx context.Context, id holdID, ttl int64) (record, error) {
-	if guess := s.holds.guess(id); !guess.free() {
+func (s *session) find(ctx context.Context, a *attempt) (record, error) {
+	if guess := s.holds.guess(a.id); !guess.free() {
 		return guess, nil
 	}
-	return s.read(ctx, id, ttl)
+	return s.read(ctx, a)
 }
 
 // read returns the key of a hold. If there is none, it checks that no lock of another kind uses the
 // name.
-func (s *session) read(ctx context.Context, id holdID, ttl int64) (record, error) {
-	key, err := s.store.read(ctx, id, ttl)
+func (s *session) read(ctx context.Context, a *attempt) (record, error) {
+	key, err := s.store.read(ctx, a.id, a.ttl)
 	if err == nil && key.free() {
-		err = s.conflicts(ctx, id, ttl)
+		err = s.conflicts(ctx, a)
 	}
 	return key, err
 }
@@ -71,111 +72,116 @@ func (s *session) read(ctx context.Context, id holdID, ttl int64) (record, error
 func (s *session) Acquire(
 	ctx context.Context, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
-	if err := check(ctx, req.Kind); err != nil {
+	k, err := check(ctx, req.Kind)
+	if err != nil {
 		return backend.AcquireResult{}, err
 	}
-	switch req.Kind {
-	case backend.Read:
-		return s.acquireRead(ctx, req)
-	case backend.Write:
-		return s.acquireWrite(ctx, req)
-	case backend.Permits:
-		return s.acquirePermits(ctx, req)
-	default:
-		return s.acquire(ctx, req)
-	}
+	return k.acquire(s, ctx, k.attempt(req.Name, req.Owner, s.store.ttl(req.Lease)), req)
 }
 
 // acquire assumes that the lock is free, unless there are signs to the contrary. If the assumption
-// is right, it acquires the lock in one round trip. It looks first if another held the lock at the
-// last look, or if a lease would have to be granted.
+// is right, it acquires the lock in one round trip. It looks first if another owner held the lock
+// when it was last seen, or if a lease would have to be granted.
 func (s *session) acquire(
-	ctx context.Context, req backend.AcquireRequest,
-) (backend.AcquireResult, error) {
-	id := idOf(req.Kind, req.Name, req.Owner)
-	a := s.exclusively(id, s.store.ttl(req.Lease), req.Kind)
-	at := turn{lock: s.holds.guess(id)}
-	var last record // the last holder that was found with an ended lease
-	var told bool   // a message tells the waiter of the grant, so no next look is needed
-	var err error
+	ctx context.Context, a *attempt, req backend.AcquireRequest,
+) (res backend.AcquireResult, err error) {
+	s.excludeOthers(a)
+	a.onlyUp = a.fair && !req.Reentry
+	at := line{lock: s.holds.guess(a.id)}
+	var told bool // a message will tell the waiter of the grant, so it needn't look again
 	if a.fair && at.lock.free() && req.Place > 0 {
 		// The watcher's line may be out of date. That does no harm, since the request for a place
 		// checks whether another owner still holds the lock.
-		known, ok := s.watcher.lineup(req.Name)
+		known, ok := s.watcher.line(req.Name)
 		if told = ok && known.place(req.Owner).free(); told {
 			at = known
 		}
 	}
 	if !told && at.lock.free() && s.looksFirst(a) {
-		at, err = s.beginTurn(ctx, a)
+		at, err = s.beginLine(ctx, a)
 	}
-	for err == nil {
-		holder, first := at.holder()
+	var last record // the last holder whose lease was found to have ended
+	done, key, err := transact(ctx, s, a, at, err, s.foundLine, func(at *line) (*change, error) {
+		holder, byPlace := at.holder()
 		if !holder.free() && holder.owner != req.Owner {
-			s.others.add(req.Name)
-			var dead bool
-			if dead, err = s.passOver(ctx, req.Name, at); dead && err == nil {
-				at, err = s.lookAtTurn(ctx, a)
+			remaining, over, err := s.wait(ctx, a, req, at, &last, told)
+			if over {
+				res.Remaining = remaining
+				return nil, nil
 			}
-			if dead || err != nil {
-				continue
-			}
-			if stands := !a.fair || req.Place <= 0 || holder.owner == keptOf(id).owner; !stands {
-				if stands, at, err = s.stand(ctx, a, req.Place, at); !stands {
-					continue
-				}
-			}
-			if told {
-				return backend.AcquireResult{Remaining: -1}, nil
-			}
-			remaining, over, err := s.ends(ctx, req.Name, at)
-			switch {
-			case err != nil:
-				return backend.AcquireResult{Remaining: -1}, nil
-			case !over || holder == last:
-				return backend.AcquireResult{Remaining: remaining}, nil
-			}
-			last = holder
-			if at, err = s.lookAtTurn(ctx, a); err != nil {
-				return backend.AcquireResult{Remaining: -1}, nil
-			}
-			continue
+			return again, err
 		}
 		next := at.lock
 		next.owner = req.Owner
-		if first {
+		if byPlace {
 			next.count = 1
 		}
-		if a.onlyUp = a.fair && !req.Reentry; !a.onlyUp || next.count == 0 {
+		if !a.onlyUp || next.count == 0 {
 			next.count++
 		}
-		s.takes(a, at, first)
-		var done bool
-		var key record
-		if done, key, err = s.write(ctx, a, at.lock, next); done {
-			s.others.remove(req.Name)
-			res := backend.AcquireResult{Acquired: true, Count: key.count}
-			if req.Kind == backend.Fenced {
-				res.Token = uint64(key.created)
-			}
-			s.left(ctx, id)
-			return res, nil
-		}
-		if err == nil {
-			at, err = s.foundTurn(ctx, a, key)
-		}
+		return s.takes(a, *at, next), nil
+	})
+	if !done {
+		return res, err
 	}
-	return backend.AcquireResult{}, err
+	s.others.remove(req.Name)
+	res = backend.AcquireResult{Acquired: true, Count: key.count}
+	if a.token {
+		res.Token = uint64(key.created)
+	}
+	s.left(ctx, a.id)
+	return res, nil
 }
 
-// beginTurn makes the first look of an attempt. If the kind has no places, it reads only the lock's
+// wait handles an attempt at a lock that another owner holds. If the attempt's owner has asked for
+// a place, wait puts it in line. over reports whether the attempt is over. If it is, remaining is
+// how much longer the lock will be held, or negative if that isn't known or the hold never ends. If
+// the attempt isn't over, wait has looked again, and at is what it found. If told is true, a
+// message will tell the owner when it gets the lock, so wait doesn't find out the remaining time.
+// last is the last holder whose lease was found to have ended.
+func (s *session) wait(
+	ctx context.Context, a *attempt, req backend.AcquireRequest, at *line, last *record, told bool,
+) (remaining time.Duration, over bool, err error) {
+	s.others.add(req.Name)
+	dead, err := s.passOver(ctx, req.Name, *at)
+	if dead && err == nil {
+		*at, err = s.lookAtLine(ctx, a)
+	}
+	if dead || err != nil {
+		return 0, false, err
+	}
+	holder, _ := at.holder()
+	if a.fair && req.Place > 0 && holder.owner != keptOf(a.id).owner {
+		var placed bool
+		if placed, *at, err = s.takePlace(ctx, a, req.Place, *at); !placed {
+			return 0, false, err
+		}
+	}
+	if told {
+		return -1, true, nil
+	}
+	remaining, over, err = s.ends(ctx, req.Name, *at)
+	if err != nil {
+		return -1, true, nil
+	}
+	if !over || holder == *last {
+		return remaining, true, nil
+	}
+	*last = holder
+	if *at, err = s.lookAtLine(ctx, a); err != nil {
+		return -1, true, nil
+	}
+	return 0, false, nil
+}
+
+// beginLine makes the first look of an attempt. If the kind has no places, it reads only the lock's
 // key.
-func (s *session) beginTurn(ctx context.Context, a *attempt) (turn, error) {
+func (s *session) beginLine(ctx context.Context, a *attempt) (line, error) {
 	if a.fair {
-		return s.lookAtTurn(ctx, a)
+		return s.lookAtLine(ctx, a)
 	}
 	key, err := s.store.read(ctx, a.id, a.ttl)
-	return turn{lock: key}, err
+	return line{lock: key}, err
 }
 
 // looksFirst reports whether a look should precede an attempt, since the attempt would probably
@@ -186,231 +192,182 @@ func (s *session) looksFirst(a *attempt) bool {
 
 func (s *session) Release(
 	ctx context.Context, req backend.ReleaseRequest,
-) (backend.ReleaseResult, error) {
-	if err := check(ctx, req.Kind); err != nil {
+) (res backend.ReleaseResult, err error) {
+	k, err := check(ctx, req.Kind)
+	if err != nil {
 		return backend.ReleaseResult{}, err
 	}
-	id, ttl := idOf(req.Kind, req.Name, req.Owner), s.store.ttl(req.Lease)
-	var key record
-	var err error
-	switch req.Kind {
-	case backend.Fair:
-		key = s.holds.guess(id)
-	case backend.Write:
-		key, err = s.endNote(ctx, id, ttl)
-	case backend.Read:
-		s.waits.end(id)
-		fallthrough
-	default:
-		key, err = s.find(ctx, id, ttl)
+	a := k.attempt(req.Name, req.Owner, s.store.ttl(req.Lease))
+	key, err := k.held(s, ctx, a)
+	done, _, err := transact(ctx, s, a, key, err, itself, func(key *record) (c *change, err error) {
+		c, res, err = s.release(ctx, a, key, req)
+		return c, err
+	})
+	if !done {
+		return res, err
 	}
-	a := &attempt{id: id, ttl: ttl, fair: req.Kind == backend.Fair}
-	keeps := req.Keep > 0 && id.role != readRole
-	for err == nil {
-		var done bool
-		if id.role == permitRole {
-			key, err = s.whole(ctx, a, key, req.Permits)
-		}
-		if a.fair && keeps && (key.free() || key.owner != req.Owner) {
-			// An owner that holds the lock by its place has no key yet that could be kept, so it
-			// first takes the lock's key. So does an owner that doesn't know yet that it holds the
-			// lock.
-			if done, err = s.takeTurn(ctx, id, ttl); done {
-				key = s.holds.guess(id)
-			}
-		}
-		if err == nil && a.fair && (key.free() || key.owner != req.Owner) {
-			var freed bool
-			if freed, key, err = s.leave(ctx, id); freed && err == nil {
-				return backend.ReleaseResult{Outcome: backend.Freed},
-					afterwards(s.giveBack(ctx, id, 0, ttl))
-			}
-		}
-		switch {
-		case err != nil:
-		case key.free() || key.owner != req.Owner:
-			// A late request of this hold must no longer acquire the lock.
-			if err = s.giveBack(ctx, id, 0, ttl); err != nil {
-				return backend.ReleaseResult{}, notDone(err)
-			}
-			if keeps {
-				if kept, err := s.isKept(ctx, a, key); kept || err != nil {
-					return backend.ReleaseResult{Outcome: backend.Kept}, err
-				}
-			}
-			return backend.ReleaseResult{Outcome: backend.NotHeld}, s.mistaken(ctx, a, key)
-		case key.count > 1 && id.role != permitRole:
-			next := key
-			next.count--
-			if done, key, err = s.write(ctx, a, key, next); done {
-				return backend.ReleaseResult{Outcome: backend.Left}, nil
-			}
-		case keeps:
-			lease := key.lease
-			if done, key, err = s.keep(ctx, a, key, req.Keep); done {
-				s.standAgain(req.Name)
-				return backend.ReleaseResult{Outcome: backend.Kept},
-					afterwards(s.givenBack(ctx, id, lease, ttl))
-			}
-			if err != nil {
-				s.holds.doubt(id)
-				s.holds.suspect(id, lease)
-			}
-		default:
-			lease := key.lease
-			var ops []*pb.RequestOp
-			if req.AskWaiting && id.role != readRole && !a.fair {
-				ops = append(ops, s.store.someWaiting(req.Name))
-			}
-			var freed *pb.TxnResponse
-			if freed, key, err = s.delete(ctx, a, key, ops...); freed != nil {
-				if err = s.givenBack(ctx, id, lease, ttl); err != nil {
-					return backend.ReleaseResult{}, inDoubt(err)
-				}
-				if id.role == readRole || a.fair {
-					return backend.ReleaseResult{Outcome: backend.Freed}, nil
-				}
-				return s.freed(req, freed), nil
-			}
-			if err != nil {
-				s.holds.doubt(id)
-				s.holds.suspect(id, lease)
-			}
-		}
-	}
-	return backend.ReleaseResult{}, err
+	return s.released(ctx, a, req)
 }
 
-// givenBack reuses or revokes the leases of a hold that has just been released. attached is the
-// lease that its key had.
-func (s *session) givenBack(ctx context.Context, id holdID, attached, ttl int64) error {
-	if spare, ok := s.holds.spare(id, attached); ok {
-		s.leases.put(spare)
-		attached = 0
+// release decides how to release a hold. If there is nothing to change, it returns the result.
+func (s *session) release(
+	ctx context.Context, a *attempt, key *record, req backend.ReleaseRequest,
+) (c *change, res backend.ReleaseResult, err error) {
+	keeps := req.Keep > 0 && a.keepable
+	if a.permits {
+		*key, err = s.whole(ctx, a, *key, req.Permits)
 	}
-	return s.giveBack(ctx, id, attached, ttl)
+	if a.fair && (key.free() || key.owner != req.Owner) {
+		var freed bool
+		if *key, freed, err = s.leaveLine(ctx, a, *key, keeps); freed {
+			res.Outcome = backend.Freed
+			return nil, res, inDoubt(s.giveBack(ctx, a.id, 0, a.ttl))
+		}
+	}
+	c = &change{old: *key}
+	switch {
+	case err != nil:
+		return nil, res, err
+	case key.free() || key.owner != req.Owner:
+		res, err = s.notHeld(ctx, a, *key, keeps)
+		return nil, res, err
+	case key.count > 1 && !a.permits:
+		c.next = *key
+		c.next.count--
+	case keeps:
+		c.keep = req.Keep
+	case req.AskWaiting && a.polite:
+		c.with = []*pb.RequestOp{s.store.someWaiting(req.Name)}
+	}
+	return c, res, nil
 }
 
-// freed returns the answer to a release that freed the lock. If other calls of this client wait,
-// the session takes the last place in the line.
-func (s *session) freed(req backend.ReleaseRequest, done *pb.TxnResponse) backend.ReleaseResult {
-	res := backend.ReleaseResult{Outcome: backend.Freed}
-	if len(done.Responses) > 1 {
-		res.Counted, res.Waiting = true, s.line.others(req.Name,
-			done.Responses[1].GetResponseRange().GetKvs())
+// notHeld returns the result of a release by an owner that holds nothing. key is the key that was
+// found.
+func (s *session) notHeld(
+	ctx context.Context, a *attempt, key record, keeps bool,
+) (backend.ReleaseResult, error) {
+	// This keeps a late request of this hold from acquiring the lock.
+	if err := s.giveBack(ctx, a.id, 0, a.ttl); err != nil {
+		return backend.ReleaseResult{}, notDone(err)
+	}
+	if keeps {
+		if kept, err := s.isKept(ctx, a, key); kept || err != nil {
+			return backend.ReleaseResult{Outcome: backend.Kept}, err
+		}
+	}
+	return backend.ReleaseResult{Outcome: backend.NotHeld}, s.mistaken(ctx, a, key)
+}
+
+// released returns the result of a release that was carried out. If the lock is free and other
+// calls of this client wait, the session goes to the end of the queue of waiting sessions.
+func (s *session) released(
+	ctx context.Context, a *attempt, req backend.ReleaseRequest,
+) (res backend.ReleaseResult, err error) {
+	switch {
+	case a.keep > 0:
+		s.joinAgain(req.Name)
+		return backend.ReleaseResult{Outcome: backend.Kept}, inDoubt(s.givenBack(ctx, a))
+	case a.next.owner != "":
+		return backend.ReleaseResult{Outcome: backend.Left}, nil
+	}
+	if err := s.givenBack(ctx, a); err != nil {
+		return backend.ReleaseResult{}, inDoubt(err)
+	}
+	res.Outcome = backend.Freed
+	if !a.polite {
+		return res, nil
+	}
+	if len(a.done.Responses) > 1 {
+		res.Counted, res.Waiting = true, s.waiters.others(req.Name,
+			a.done.Responses[1].GetResponseRange().GetKvs())
 	}
 	if res.Waiting > 0 {
 		s.others.add(req.Name) // one of the waiting sessions will soon have the lock
 	}
-	s.standAgain(req.Name)
-	return res
+	s.joinAgain(req.Name)
+	return res, nil
 }
 
-// standAgain makes the session take the last place in the line for a lock, if it is subscribed and
-// has no place.
-func (s *session) standAgain(name string) {
-	if s.line.subscribed(name) {
-		s.leases.background(func(ctx context.Context) { s.line.stand(ctx, name) })
+// guessed returns the key that this session last wrote for a hold.
+func (s *session) guessed(_ context.Context, a *attempt) (record, error) {
+	return s.holds.guess(a.id), nil
+}
+
+// givenBack reuses or revokes the leases of a hold that has just been released.
+func (s *session) givenBack(ctx context.Context, a *attempt) error {
+	attached := a.old.lease
+	if spare, ok := s.holds.spare(a.id, attached); ok {
+		s.leases.put(spare)
+		attached = 0
+	}
+	return s.giveBack(ctx, a.id, attached, a.ttl)
+}
+
+// joinAgain puts the session at the end of the queue for a lock, if it is subscribed and has no
+// key.
+func (s *session) joinAgain(name string) {
+	if s.waiters.subscribed(name) {
+		s.leases.background(func(ctx context.Context) { s.waiters.join(ctx, name) })
 	}
 }
 
 func (s *session) ForceRelease(
 	ctx context.Context, req backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {
-	if err := check(ctx, req.Kind); err != nil {
+	k, err := check(ctx, req.Kind)
+	if err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
-	switch req.Kind {
-	case backend.Read:
-		return s.forceReads(ctx, req.Name)
-	case backend.Permits:
-		return s.forcePermits(ctx, req.Name)
-	case backend.Exclusive, backend.Fenced, backend.Fair:
-		return s.forceTurn(ctx, req)
-	}
-	id := idOf(req.Kind, req.Name, "")
-	a := &attempt{id: id}
-	key, err := s.read(ctx, id, 0)
-	for err == nil {
-		if key.free() {
-			return backend.ForceReleaseResult{}, s.mistaken(ctx, a, key)
-		}
-		id.owner, _ = key.keptFrom()
-		lease := key.lease
-		var freed *pb.TxnResponse
-		if freed, key, err = s.delete(ctx, a, key,
-			span{key: s.store.keyOf(readOf(id))}.take()); freed != nil {
-			err := s.giveBack(ctx, id, lease, 0)
-			if read := first(taken(freed, 1)); read != nil && err == nil {
-				err = s.giveBack(ctx, readOf(id), read.Lease, 0)
-			}
-			if err != nil {
-				return backend.ForceReleaseResult{}, inDoubt(err)
-			}
-			return backend.ForceReleaseResult{Released: true}, nil
-		}
-	}
-	return backend.ForceReleaseResult{}, err
+	return k.force(s, ctx, k.attempt(req.Name, "", 0), req)
 }
 
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
-	if err := check(ctx, req.Kind); err != nil {
+	k, err := check(ctx, req.Kind)
+	if err != nil {
 		return backend.LookResult{}, err
 	}
-	switch req.Kind {
-	case backend.Read:
-		return s.lookAtReads(ctx, req)
-	case backend.Permits:
-		return s.lookAtPermits(ctx, req)
-	case backend.Exclusive, backend.Fenced, backend.Fair:
-		return s.lookAtHolder(ctx, req)
-	}
-	id := idOf(req.Kind, req.Name, req.Owner)
-	key, err := s.read(ctx, id, 0)
-	for err == nil {
+	return k.look(s, ctx, k.attempt(req.Name, req.Owner, 0), req)
+}
+
+// forceWrite ends a write, and the writer's read.
+func (s *session) forceWrite(
+	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
+	key, err := s.read(ctx, a)
+	id := a.id
+	done, _, err := transact(ctx, s, a, key, err, itself, func(key *record) (*change, error) {
 		if key.free() {
-			return backend.LookResult{}, nil
+			return nil, s.mistaken(ctx, a, *key)
 		}
-		res := backend.LookResult{Held: true}
-		if key.owner == req.Owner {
-			res.Count = key.count
-		}
-		_, res.Kept = key.keptFrom()
-		var now record
-		if res.Remaining, now, err = s.remaining(ctx, id, key); err == nil && now == key {
-			return res, nil
-		}
-		key = now
+		id.owner, _ = key.keptFrom()
+		read := span{key: s.store.keyOf(readOf(id))}
+		return &change{old: *key, with: []*pb.RequestOp{read.take()}}, nil
+	})
+	if !done {
+		return backend.ForceReleaseResult{}, err
 	}
-	return backend.LookResult{}, err
+	err = s.giveBack(ctx, id, a.old.lease, 0)
+	if read := first(taken(a.done, 1)); read != nil && err == nil {
+		err = s.giveBack(ctx, readOf(id), read.Lease, 0)
+	}
+	if err != nil {
+		return backend.ForceReleaseResult{}, inDoubt(err)
+	}
+	return backend.ForceReleaseResult{Released: true}, nil
 }
 
-// remaining returns how long a hold lasts, and its present key. The time is negative if the hold
-// never ends. If the lease of key has ended, remaining reads the key again, since the key may have
-// been deleted, or moved to another lease.
-func (s *session) remaining(
-	ctx context.Context, id holdID, key record,
-) (time.Duration, record, error) {
-	if key.lease == 0 {
-		return -1, key, nil
-	}
-	left, _, err := s.store.remaining(ctx, key.lease)
-	if err == nil && left < 0 {
-		key, err = s.read(ctx, id, 0)
-	}
-	return lasts(left), key, err
-}
-
-// lasts returns how long a hold lasts if its lease has left seconds. The server rounds them down,
-// so the result is off by at most half a second. A hold that still exists, even if only because the
-// server ends it late, gets more than 0.
+// lasts returns how much longer a hold lasts, from the number of seconds that its lease still has.
+// The server rounds that number down, so the result is off by at most half a second. A hold that
+// still exists, even if only because the server ends it late, gets more than 0.
 func lasts(left int64) time.Duration {
 	return time.Duration(max(left-spareTTL, 0))*time.Second + time.Second/2
 }
 
-// write changes the key of a hold from one record to another. The key then lasts for the attempt's
-// ttl, counted from a moment after the call. write reports whether it did so, and returns the
-// present key. If it didn't, and there is no error, the caller tries again with that key.
+// write changes the key of a hold from one record to another. The key then lasts for at least the
+// lease of the lock, counted from the call. done reports whether write changed the key, and key is
+// the present key. If write didn't change it, and there is no error, the caller tries again with
+// that key.
 func (s *session) write(
 	ctx context.Context, a *attempt, old, next record,
 ) (done bool, key record, err error) {
@@ -498,20 +455,20 @@ func (s *session) put(
 		next.said = old.told()
 	}
 	ops := []*pb.RequestOp{s.store.put(id, next)}
-	var place []byte
+	var own []byte
 	if old.free() {
 		ops = append(ops, a.with...)
 		if id.role != readRole {
-			place = s.line.own(id.name)
+			own = s.waiters.own(id.name)
 		}
 	}
-	if place != nil {
-		ops = append(ops, del(place))
+	if own != nil {
+		ops = append(ops, del(own))
 	}
 	swapped, key, repeated, err := s.swapOnLease(ctx, a, old, ops, l, fresh)
-	if old.free() && id.role == lockRole && !a.fair && (place != nil || a.only != nil) &&
+	if old.free() && id.role == lockRole && !a.fair && (own != nil || a.only != nil) &&
 		refusedBeside(err) {
-		s.line.served(id.name, place) // the user can't have created that key
+		s.waiters.served(id.name, own) // the user can't have created that key
 		s.alone.add(id.name)
 		a.only, a.look = nil, nil
 		swapped, key, repeated, err = s.swapOnLease(ctx, a, old, ops[:1], l, fresh)
@@ -529,7 +486,7 @@ func (s *session) put(
 		done = true
 	case repeated && err == nil && key.owner == id.owner && key.lease == l.id:
 		done = true // the first request was carried out
-	case repeated: // the first request may yet be carried out
+	case repeated: // the first request might still be carried out
 		err = errSilent
 	case gone(err): // the lease has ended, and with it the key, if there was one
 		s.holds.forget(id, l.id)
@@ -539,7 +496,7 @@ func (s *session) put(
 		return false, key, err
 	}
 	if done {
-		s.line.served(id.name, place)
+		s.waiters.served(id.name, own)
 		s.holds.wrote(id, key, l)
 		return true, key, nil
 	}
@@ -561,26 +518,26 @@ func (s *session) put(
 func (s *session) swapOnLease(
 	ctx context.Context, a *attempt, old record, ops []*pb.RequestOp, l lease, fresh bool,
 ) (done *pb.TxnResponse, key record, repeated bool, err error) {
-	for turn := range 3 {
+	for try := range 3 {
 		done, key, err = s.store.swap(ctx, a, old, ops...)
 		if !fresh || !errors.Is(err, errSilent.Err) {
-			return done, key, turn > 0, err
+			return done, key, try > 0, err
 		}
 	}
 	return done, key, true, err
 }
 
-// prolong renews the lease of a key, and returns it. It returns the zero lease if the key needs a
-// new one, because it has none, or its lease has another length or has ended. A read, a write or a
-// repeated request must not shorten the hold. So if the hold's lease already lasts longer, prolong
-// doesn't renew it.
+// prolong renews the lease of a key, and returns that lease. If the key needs a new lease, prolong
+// returns the zero lease. That is so if the key has no lease, if its lease has ended, or if the
+// length of its lease isn't the attempt's ttl. A read, a write or a repeated request must not
+// shorten the hold. So if the hold's lease already lasts longer, prolong doesn't renew it.
 func (s *session) prolong(ctx context.Context, a *attempt, key record) (lease, error) {
 	id, ttl := a.id, a.ttl
 	if key.free() || key.lease == 0 || s.keeper.closed() {
 		return lease{}, nil
 	}
 	begin := time.Now()
-	if (a.onlyUp || id.role.onlyUp()) && !s.lastsFor(id, key, ttl) {
+	if a.onlyUp && !s.lastsFor(id, key, ttl) {
 		left, granted, err := s.store.remaining(ctx, key.lease)
 		switch {
 		case err != nil:
@@ -605,20 +562,17 @@ func (s *session) lastsFor(id holdID, key record, ttl int64) bool {
 	return ok && l.ttl == ttl
 }
 
-// delete deletes the key of a hold if it hasn't changed, and carries out ops. If the key has
-// changed, done is nil, and key is the present key.
-func (s *session) delete(
-	ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp,
-) (done *pb.TxnResponse, key record, err error) {
-	if err := ended(ctx); err != nil {
-		return nil, record{}, err
+// delete deletes the key of a hold.
+func (s *session) delete(ctx context.Context, a *attempt) (done bool, key record, err error) {
+	ops := a.with
+	if !a.old.free() {
+		ops = append([]*pb.RequestOp{del(s.store.keyOf(a.id))}, a.with...)
 	}
-	deletion := del(s.store.keyOf(a.id))
-	done, key, err = s.store.swap(ctx, a, old, append([]*pb.RequestOp{deletion}, ops...)...)
-	if len(ops) > 0 && a.id.role == lockRole && refusedBeside(err) {
-		done, key, err = s.store.swap(ctx, a, old, deletion)
+	a.done, key, err = s.store.swap(ctx, a, a.old, ops...)
+	if len(a.with) > 0 && a.id.role == lockRole && refusedBeside(err) {
+		a.done, key, err = s.store.swap(ctx, a, a.old, ops[0])
 	}
-	return done, key, err
+	return a.done != nil, key, err
 }
 
 // refusedBeside reports whether a transaction may have been refused because of keys other than the
@@ -628,7 +582,7 @@ func refusedBeside(err error) bool {
 		!errors.Is(err, backend.ErrConflict)
 }
 
-// giveBack revokes all leases of a hold that the store no longer has.
+// giveBack revokes all leases of a hold whose key no longer exists in the store.
 func (s *session) giveBack(ctx context.Context, id holdID, lease, ttl int64) error {
 	leases := s.holds.take(id, lease)
 	for i, lease := range leases {
@@ -640,8 +594,8 @@ func (s *session) giveBack(ctx context.Context, id holdID, lease, ttl int64) err
 	return nil
 }
 
-// outlived revokes the lease that the key had before. If that fails, the lease is revoked when the
-// hold is released.
+// outlived revokes a lease after the key of the hold was attached to another one. If that fails,
+// the lease is revoked when the hold is released.
 func (s *session) outlived(ctx context.Context, id holdID, lease, ttl int64) {
 	if lease == 0 {
 		return
@@ -654,7 +608,7 @@ func (s *session) outlived(ctx context.Context, id holdID, lease, ttl int64) {
 }
 
 func (s *session) Close() error {
-	s.leases.close(s.line.close())
+	s.leases.close(s.waiters.close())
 	s.keeper.close()
 	s.watcher.close()
 	return nil

@@ -67,8 +67,9 @@ func send[Req, Res any](
 	var to peer.Peer // set as soon as the request has a connection
 	over := false
 	res, err := do(cancelable, req, anyLength, grpc.Peer(&to), grpc.OnFinish(func(err error) {
-		// If a request was canceled or timed out, but not by ctx, the client takes the request as
-		// not carried out, and repeats it. Canceling its context here prevents the repetition.
+		// If a request was canceled or timed out, but not by ctx, the client assumes that the
+		// request wasn't carried out, and repeats it. Canceling the context of the request here
+		// prevents the repetition.
 		if code := status.Code(err); code == codes.Canceled || code == codes.DeadlineExceeded {
 			over = hasEnded(ctx)
 			cancel()
@@ -85,8 +86,8 @@ func send[Req, Res any](
 }
 
 // anyLength allows an answer to be as long as all keys of a lock, as the client's own requests do
-// by default. A connection by itself accepts 4 MiB. With that limit, a semaphore with 30,000
-// acquired permits could be neither acquired nor forced.
+// by default. A connection by itself accepts 4 MiB. With that limit, permits of a semaphore
+// couldn't be acquired, nor released by force, while 30,000 of them are acquired.
 var anyLength = grpc.MaxCallRecvMsgSize(math.MaxInt32)
 
 // hasEnded reports whether a context has ended. gRPC compares the deadline itself, and may do so a
@@ -128,6 +129,9 @@ func insist[Req, Res any](
 func (st *store) once(
 	ctx context.Context, patience time.Duration, req *pb.TxnRequest,
 ) (*pb.TxnResponse, error) {
+	if err := ended(ctx); err != nil {
+		return nil, err
+	}
 	silences := st.silences.Load()
 	slow := min(max(silences-1, 0), maxDoublings)
 	limited, cancel := context.WithTimeout(ctx, patience<<slow)
@@ -157,7 +161,7 @@ func patience(ttl int64) time.Duration {
 const (
 	shortestPatience = 500 * time.Millisecond
 	longestPatience  = time.Second
-	patienceWithMany = 5 * time.Second // for many keys, which take a member longer
+	patienceWithMany = 5 * time.Second // for requests with many keys, which take longer
 )
 
 // read reads the key of a hold.
@@ -181,14 +185,13 @@ func (st *store) look(
 	ctx context.Context, ttl int64, ops ...*pb.RequestOp,
 ) (*pb.TxnResponse, error) {
 	res, err := insist(ctx, patience(ttl), st.kv.Txn, &pb.TxnRequest{Success: ops})
-	if err != nil {
-		return nil, notDone(err)
-	}
-	return res, nil
+	return res, notDone(err)
 }
 
-// readAll reads the keys of several holds at one revision. A nil element stands for a missing key.
-func (st *store) readAll(ctx context.Context, ids []holdID, ttl int64) ([]*mvccpb.KeyValue, error) {
+// readAll reads the keys of several holds at one revision.
+func (st *store) readAll(
+	ctx context.Context, ids []holdID, ttl int64,
+) ([][]*mvccpb.KeyValue, error) {
 	ops := make([]*pb.RequestOp, len(ids))
 	for i, id := range ids {
 		ops[i] = rangeOp(st.keyOf(id))
@@ -197,21 +200,20 @@ func (st *store) readAll(ctx context.Context, ids []holdID, ttl int64) ([]*mvccp
 	if err != nil {
 		return nil, err
 	}
-	kvs := make([]*mvccpb.KeyValue, len(ids))
-	for i := range kvs {
-		if kvs[i], err = ranged(res, i); err != nil {
-			return nil, notDone(err)
-		}
-	}
-	return kvs, nil
+	all, err := ranges(res, len(ids))
+	return all, notDone(err)
 }
 
-// ranged returns the key read by operation i of a transaction, or nil.
-func ranged(res *pb.TxnResponse, i int) (*mvccpb.KeyValue, error) {
-	if i >= len(res.Responses) || res.Responses[i].GetResponseRange() == nil {
-		return nil, errShape
+// ranges returns the keys that the first n operations of a transaction read.
+func ranges(res *pb.TxnResponse, n int) ([][]*mvccpb.KeyValue, error) {
+	all := make([][]*mvccpb.KeyValue, n)
+	for i := range all {
+		if i >= len(res.Responses) || res.Responses[i].GetResponseRange() == nil {
+			return nil, errShape
+		}
+		all[i] = res.Responses[i].GetResponseRange().Kvs
 	}
-	return first(res.Responses[i].GetResponseRange().Kvs), nil
+	return all, nil
 }
 
 // An attempt tries to write or delete the key of a hold.
@@ -219,18 +221,16 @@ type attempt struct {
 	id  holdID
 	ttl int64 // the length of the hold's lease in seconds; 0: it doesn't matter
 
-	only []*pb.Compare   // conditions when the hold begins, besides that its key is free
-	with []*pb.RequestOp // carried out when the hold begins, besides writing the key
+	change
 	look []*pb.RequestOp // read after the key if the attempt is refused
 	seen *pb.TxnResponse // the answer to look
 
-	fair   bool // all keys besides the lock's key matter, and are read
-	onlyUp bool // it must not make the hold end sooner
-	tells  bool // it states the semaphore's limit
-	many   bool // it deletes many keys at once
+	traits
+	tells bool // it states the semaphore's limit
+	many  bool // it deletes many keys at once
 }
 
-// patience returns how long a member may be silent about a transaction.
+// patience returns how long a member may take to answer the attempt's transaction.
 func (a *attempt) patience() time.Duration {
 	if a.many {
 		return patienceWithMany
@@ -241,18 +241,19 @@ func (a *attempt) patience() time.Duration {
 // manyKeys is the number of keys above which a transaction gets patienceWithMany.
 const manyKeys = 1000
 
-// swap carries out ops if the hold's key still equals old. For a key that is free, the conditions
-// in a.only must also hold. If a condition doesn't hold, swap changes nothing, and returns the
-// present key. Otherwise it returns the answer to the transaction.
+// reads returns requests that read the keys on which an attempt depends: the key of its hold, and
+// then those in a.look.
+func (st *store) reads(a *attempt) []*pb.RequestOp {
+	return append([]*pb.RequestOp{rangeOp(st.keyOf(a.id))}, a.look...)
+}
+
+// swap carries out ops if the hold's key still equals old. If old is the zero record, so that there
+// must be no key, the conditions in a.only must also hold. If a condition doesn't hold, swap
+// changes nothing, and returns the present key. Otherwise it returns the answer to the transaction.
 func (st *store) swap(
 	ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp,
 ) (done *pb.TxnResponse, now record, err error) {
-	key := st.keyOf(a.id)
-	req := &pb.TxnRequest{
-		Compare: same(key, old),
-		Success: ops,
-		Failure: append([]*pb.RequestOp{rangeOp(key)}, a.look...),
-	}
+	req := &pb.TxnRequest{Compare: same(st.keyOf(a.id), old), Success: ops, Failure: st.reads(a)}
 	if old.free() {
 		req.Compare = append(req.Compare, a.only...)
 	}
@@ -264,32 +265,36 @@ func (st *store) swap(
 	case res.Succeeded:
 		return res, record{}, nil
 	}
-	kv, err := ranged(res, 0)
+	kvs, err := ranges(res, 1)
 	if err != nil {
 		return nil, record{}, err
 	}
 	a.seen = res
-	now, err = decodeOf(a.id, kv)
+	now, err = decodeOf(a.id, first(kvs[0]))
 	return nil, now, err
 }
 
-// same returns the condition that a key is as it was read or written. The revision alone isn't
-// enough. An etcd that has lost its data, or was restored from a snapshot, counts some revisions
-// again, so another owner's key may get the same one. So same also compares the leases, whose ids
-// are random.
+// same returns the condition that a key hasn't changed since it was read or written. The revision
+// alone isn't enough. An etcd that has lost its data, or was restored from a snapshot, uses some
+// revisions a second time, so another owner's key may get the same one. So same also compares the
+// leases, whose ids are random.
 func same(key []byte, old record) []*pb.Compare {
-	// A key that doesn't exist has revision 0.
-	rev := &pb.Compare{
-		Key: key, Result: pb.Compare_EQUAL,
-		Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: old.rev},
-	}
 	if old.free() {
-		return []*pb.Compare{rev}
+		return []*pb.Compare{unchanged(key, 0)}
 	}
-	return []*pb.Compare{rev, {
+	return []*pb.Compare{unchanged(key, old.rev), {
 		Key: key, Result: pb.Compare_EQUAL,
 		Target: pb.Compare_LEASE, TargetUnion: &pb.Compare_Lease{Lease: old.lease},
 	}}
+}
+
+// unchanged returns the condition that a key was last changed in revision rev or, if rev is 0, that
+// it doesn't exist.
+func unchanged(key []byte, rev int64) *pb.Compare {
+	return &pb.Compare{
+		Key: key, Result: pb.Compare_EQUAL,
+		Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: rev},
+	}
 }
 
 func rangeOp(key []byte) *pb.RequestOp {
@@ -298,9 +303,12 @@ func rangeOp(key []byte) *pb.RequestOp {
 }
 
 func (st *store) put(id holdID, r record) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{
-		Key: st.keyOf(id), Value: encode(id.role, r), Lease: r.lease,
-	}}}
+	return putOp(st.keyOf(id), encode(id.role, r), r.lease)
+}
+
+func putOp(key, value []byte, lease int64) *pb.RequestOp {
+	req := &pb.PutRequest{Key: key, Value: value, Lease: lease}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: req}}
 }
 
 func del(key []byte) *pb.RequestOp {

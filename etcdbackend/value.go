@@ -25,27 +25,12 @@ const (
 	lineRole role = "line"
 )
 
-// beside reports whether a role has separate keys, besides the lock's key.
+// beside reports whether a role is one in which each owner has its own key, separate from the
+// lock's key.
 func (r role) beside() bool { return r != lockRole && r != writeRole }
 
 // waits reports whether a role belongs to waiters, whose keys have no count.
 func (r role) waits() bool { return r == noteRole || r == lineRole }
-
-// onlyUp reports whether a hold of that role must never be shortened.
-func (r role) onlyUp() bool { return r == readRole || r == writeRole }
-
-func roleOf(kind backend.Kind) role {
-	switch kind {
-	case backend.Read:
-		return readRole
-	case backend.Write:
-		return writeRole
-	case backend.Permits:
-		return permitRole
-	default:
-		return lockRole
-	}
-}
 
 // A record is the contents of a hold's key. The zero value stands for a missing key.
 type record struct {
@@ -55,12 +40,12 @@ type record struct {
 	created int64 // the revision in which it was created
 	lease   int64 // the lease of the key; 0: none, so it never ends
 
-	limit int   // of permits: the semaphore's number of permits, as their owner stated or found it
-	said  int64 // the revision at which limit was stated, if a renewal has written the key since
+	limit int   // for permits: the semaphore's limit, as their owner stated or found it
+	said  int64 // the revision at which limit was stated, if a renewal wrote the key later; or 0
 
-	// For an owner that came back to a line, and so comes before all that were in it. front is its
+	// These are for an owner that came back to a line, and was put at the front of it. front is its
 	// number among the owners that came back together. behind is the place that held the lock at
-	// that time.
+	// that time, and stays ahead.
 	front  int
 	behind position
 

@@ -18,19 +18,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A watcher keeps all subscriptions of a session, on one stream of watches. The client library
-// would restore a broken stream, but without reporting it. It also needs two goroutines for each
-// watch.
+// A watcher keeps all subscriptions of a session, on one watch stream. The client library would
+// restore a broken stream, but without reporting it. It also needs two goroutines for each watch.
 //
 // Watches begin at the present revision. If they began in the past, a server would serve them from
 // a loop that runs ten times a second. Instead, subscribers are woken if they may have missed an
 // event while there was no stream.
 //
-// The goroutine run opens streams and sends requests. The goroutine receive receives messages. The
-// goroutine check makes sure that messages arrive. A stream is used until its first error.
+// There are three goroutines, named after their methods: run opens streams and sends requests,
+// receive handles the messages that arrive, and check makes sure that messages arrive. A stream is
+// used until its first error.
 type watcher struct {
 	client     pb.WatchClient
-	line       *line
+	waiters    *waiters
 	checkEvery time.Duration
 	checked    func()          // called at each check of a stream
 	ctx        context.Context // ends with the session
@@ -41,7 +41,7 @@ type watcher struct {
 	started  bool       // run was started
 	lastID   int64      // the last id of a watch; no id is used twice
 	subs     map[*subscription]struct{}
-	lineups  map[string]*lineup      // the lineup of the latest subscription, by lock name
+	lines    map[string]*watchedLine // of the latest subscription, by lock name
 	watches  map[int64]*subscription // the watches requested on the present stream, by id
 	queue    []*pb.WatchRequest      // to send on the present stream
 	asked    []int64                 // watches whose creation isn't answered yet, in order
@@ -56,21 +56,21 @@ type subscription struct {
 	watcher *watcher
 	name    string
 	key     []byte
-	end     []byte   // the end of the watched range; nil if only key is watched
-	shared  *shared  // only for a read-write lock
-	permits *permits // only for a semaphore
-	line    *lineup  // only for a fair lock
-	watches bool     // the subscriber only watches, and doesn't want the lock
+	end     []byte       // the end of the watched range; nil if only key is watched
+	shared  *shared      // only for a read-write lock
+	permits *permits     // only for a semaphore
+	line    *watchedLine // only for a fair lock
+	watches bool         // the subscriber only watches, and doesn't want the lock
 	wake    func()
 	changed func(broken error) // nil if the subscriber doesn't need it
 
 	// Guarded by the watcher's mutex.
 	watch  int64 // the id of the watch on the present stream; 0: none
-	stands bool  // the server has confirmed the watch
+	active bool  // the server has confirmed the watch
 	broken bool  // the subscriber was told that the subscription is broken
 	closed bool
 	answer chan error  // the result of Subscribe
-	later  *time.Timer // wakes after the turns of the sessions ahead; nil before its first use
+	later  *time.Timer // wakes after the sessions ahead; nil before its first use
 }
 
 const (
@@ -79,19 +79,19 @@ const (
 )
 
 func newWatcher(
-	client pb.WatchClient, ln *line, checkEvery time.Duration, checked func(),
+	client pb.WatchClient, ws *waiters, checkEvery time.Duration, checked func(),
 ) *watcher {
 	ctx, stop := context.WithCancel(context.Background())
 	return &watcher{
 		client:     client,
-		line:       ln,
+		waiters:    ws,
 		checkEvery: checkEvery,
 		checked:    checked,
 		ctx:        ctx,
 		stop:       stop,
 		kick:       make(chan struct{}, 1),
 		subs:       make(map[*subscription]struct{}),
-		lineups:    make(map[string]*lineup),
+		lines:      make(map[string]*watchedLine),
 		watches:    make(map[int64]*subscription),
 		heard:      true,
 	}
@@ -100,65 +100,71 @@ func newWatcher(
 // close ends the watcher. It doesn't wait.
 func (w *watcher) close() { w.stop() }
 
-// shared holds the watched keys of a read-write lock besides its own.
+// shared holds the prefixes of the keys of a read-write lock that are watched in addition to the
+// lock's key.
 type shared struct {
 	reads, notes []byte
-	toRead       func() bool // reports whether a call of this client may wait to read
+	toRead       func() bool // reports whether some call of this client might be waiting to read
 }
 
 // Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called
-// when the key is deleted, even by the end of its lease. Each waiter that is ahead in the line
-// delays the call a little. If the lock is taken before the delay has passed, there is no call.
+// when the key is deleted, even by the end of its lease. Each session that began to wait earlier
+// delays the call of Wake a little. If the lock is taken before the delay has passed, Wake isn't
+// called.
 //
 // For a read-write lock, the keys of readers and of notes are also watched. When a reader leaves,
-// Wake is called with that delay. When a write ends, Wake is called with that delay, or at once if
-// a call of this client waits to read. When a note ends, Wake is called at once.
+// Wake is called with that delay. When a write ends, Wake is called at once if a call of this
+// client is waiting to read, and otherwise with that delay. When a note ends, Wake is called at
+// once.
 //
-// A subscriber that only watches isn't in the line. It is notified of every change of the keys,
-// without delay. For a semaphore, the keys of permits are watched: see [permits].
+// A subscriber that only watches doesn't count as waiting. It is notified of every change of the
+// keys, without delay. For a semaphore, the keys of permits are watched: see [permits].
 func (s *session) Subscribe(
 	ctx context.Context, req backend.SubscribeRequest,
 ) (backend.Subscription, error) {
 	if req.Kind == backend.Latch {
 		return s.subscribeLatch(ctx, req)
 	}
-	if err := check(ctx, req.Kind); err != nil {
-		return nil, err
-	}
-	if req.Kind == backend.Fair {
-		return s.subscribeFair(ctx, req)
-	}
-	sub := &subscription{
-		watcher: s.watcher, name: req.Name, key: s.store.key(req.Name), changed: req.Changed,
-		answer: make(chan error, 1),
-	}
-	sub.wake = func() {
-		s.others.remove(req.Name)
-		req.Wake(0)
-	}
-	if req.Watches {
-		sub.watches, sub.wake = true, func() { req.Wake(0) }
-	}
-	switch req.Kind {
-	case backend.Permits:
-		sub.end, sub.permits = append(s.store.key(req.Name), 2),
-			&permits{keys: s.store.keysOf(req.Name, permitRole)}
-	case backend.Read, backend.Write:
-		sub.end = append(s.store.key(req.Name), 2)
-		sub.shared = &shared{
-			reads:  s.store.keysOf(req.Name, readRole),
-			notes:  s.store.keysOf(req.Name, noteRole),
-			toRead: func() bool { return req.Kind == backend.Read || s.waits.any(req.Name) },
-		}
-	}
-	err := s.watcher.add(sub)
+	k, err := check(ctx, req.Kind)
 	if err != nil {
 		return nil, err
 	}
-	if !sub.watches {
-		s.line.stand(ctx, req.Name)
+	sub := &subscription{
+		watcher: s.watcher, name: req.Name, key: s.store.key(req.Name), changed: req.Changed,
+		answer: make(chan error, 1), watches: req.Watches,
+		wake: func() {
+			if !req.Watches {
+				s.others.remove(req.Name)
+			}
+			req.Wake(0)
+		},
+	}
+	if k.watch != nil {
+		sub.end = append(s.store.key(req.Name), 2)
+		k.watch(s, sub, req)
+	}
+	if err := s.watcher.add(sub); err != nil {
+		return nil, err
+	}
+	if sub.polite() {
+		s.waiters.join(ctx, req.Name)
 	}
 	return sub.wait(ctx)
+}
+
+// polite reports whether the session takes its turn among the waiting sessions: see waiters.
+func (sub *subscription) polite() bool { return sub.line == nil && !sub.watches }
+
+func (s *session) watchShared(sub *subscription, req backend.SubscribeRequest) {
+	sub.shared = &shared{
+		reads:  s.store.keysOf(req.Name, readRole),
+		notes:  s.store.keysOf(req.Name, noteRole),
+		toRead: func() bool { return req.Kind == backend.Read || s.waits.any(req.Name) },
+	}
+}
+
+func (s *session) watchPermits(sub *subscription, req backend.SubscribeRequest) {
+	sub.permits = &permits{keys: s.store.keysOf(req.Name, permitRole)}
 }
 
 // wait waits for the server's answer.
@@ -188,9 +194,9 @@ func (w *watcher) add(sub *subscription) error {
 	w.subs[sub] = struct{}{}
 	switch {
 	case sub.line != nil:
-		w.lineups[sub.name] = sub.line
-	case !sub.watches:
-		w.line.enter(sub.name)
+		w.lines[sub.name] = sub.line
+	case sub.polite():
+		w.waiters.enter(sub.name)
 	}
 	w.create(sub)
 	if !w.started {
@@ -221,10 +227,10 @@ func (sub *subscription) Close() {
 	delete(w.subs, sub)
 	sub.closed = true
 	switch {
-	case sub.line != nil && w.lineups[sub.name] == sub.line:
-		delete(w.lineups, sub.name)
-	case sub.line == nil && !sub.watches:
-		w.line.leave(sub.name)
+	case sub.line != nil && w.lines[sub.name] == sub.line:
+		delete(w.lines, sub.name)
+	case sub.polite():
+		w.waiters.leave(sub.name)
 	}
 	sub.stopWaiting()
 	if sub.watch == 0 {
@@ -295,7 +301,7 @@ func (w *watcher) serve() (served bool, err error) {
 	for {
 		for _, req := range w.next() {
 			if stream.Send(req) != nil {
-				// The stream is broken. receive gets the error.
+				// The stream is broken. The goroutine receive will see the error.
 				break
 			}
 		}
@@ -407,11 +413,11 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 		if sub.line != nil {
 			sub.line.begin(res.Header.GetRevision())
 		}
-		if sub.stands {
-			w.line.unknown(sub.name)
+		if sub.active {
+			w.waiters.unknown(sub.name)
 			return sub.tells(nil, sub.wake), nil // the subscriber may have missed an event
 		}
-		sub.stands = true
+		sub.active = true
 		sub.answer <- nil
 	case sub.line != nil:
 		return sub.line.changed(res.Events), nil
@@ -426,9 +432,9 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 // changed handles events about a lock's keys. It returns the function that wakes the subscriber
 // now, or nil. The caller must hold w.mu.
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
-	// These are the revisions of the last event of each sort. After inTurn, the lock may be free,
-	// but the sessions ahead come first. After atOnce, the lock may be free for all at once. At
-	// taken, the lock was taken.
+	// These are the revisions of the last events of three sorts, or 0. inTurn: the lock may have
+	// become free, but the sessions ahead come first. atOnce: the lock may have become free for all
+	// at once. taken: the lock was taken.
 	var inTurn, atOnce, taken int64
 	for i, e := range events {
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
@@ -436,7 +442,7 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
 		case bytes.Equal(e.Kv.Key, sub.key):
 			if created(e) {
 				taken = rev
-				w.line.moved(sub.name, rev)
+				w.waiters.moved(sub.name, rev)
 			} else if !gone {
 				continue
 			}
@@ -452,7 +458,7 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
 				continue
 			}
 			if created(e) {
-				w.line.moved(sub.name, rev)
+				w.waiters.moved(sub.name, rev)
 			}
 			if sub.permits.changed(e); sub.permits.due {
 				inTurn = rev
@@ -473,7 +479,7 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
 		return nil
 	}
 	sub.stopWaiting()
-	wait := w.line.courtesy(sub.name, inTurn)
+	wait := w.waiters.courtesy(sub.name, inTurn)
 	if wait == 0 {
 		sub.permits.told()
 		return sub.wake
@@ -494,7 +500,7 @@ func created(e *mvccpb.Event) bool {
 	return e.Type == mvccpb.PUT && e.Kv.CreateRevision == e.Kv.ModRevision
 }
 
-// stopWaiting cancels the wake-up that waits for the sessions ahead in the line. The caller must
+// stopWaiting cancels the wake-up that was delayed in favor of the sessions ahead. The caller must
 // hold the watcher's mutex.
 func (sub *subscription) stopWaiting() {
 	if sub.later != nil {
@@ -512,7 +518,7 @@ func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(
 	case isAny(refused.Err, staleToken):
 		// The stream belongs to an expired log-in. The next stream has a new one.
 		return nil, refused
-	case !sub.stands:
+	case !sub.active:
 		delete(w.subs, sub)
 		sub.answer <- refused
 	case !res.Created:
@@ -522,7 +528,8 @@ func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(
 		w.wakeRun()
 		return sub.tells(refused, nil), nil
 	default:
-		// The user may no longer watch. The next stream tries again. Until then waiters poll.
+		// The user is no longer permitted to watch. The next stream tries again. Until then waiters
+		// poll.
 		return sub.wake, nil
 	}
 	return nil, nil
@@ -583,12 +590,12 @@ func (w *watcher) lost(err error, served bool) (tell []func()) {
 	}
 	w.queue, w.asked, w.heard = nil, nil, true
 	clear(w.watches)
-	for _, l := range w.lineups {
+	for _, l := range w.lines {
 		l.loaded = false
 	}
 	for sub := range w.subs {
 		sub.watch = 0
-		if !sub.stands && !again {
+		if !sub.active && !again {
 			delete(w.subs, sub)
 			sub.answer <- w.failed
 			continue

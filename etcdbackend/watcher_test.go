@@ -65,8 +65,8 @@ func (w *watched) nextWatch() int64 {
 func TestCompactedWatchBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := &watched{sent: make(chan *pb.WatchRequest), res: make(chan *pb.WatchResponse)}
-		ln := newLine(&store{}, nil)
-		w := newWatcher(etcd, ln, time.Hour, func() {})
+		ws := newWaiters(&store{}, nil)
+		w := newWatcher(etcd, ws, time.Hour, func() {})
 		defer w.close()
 		woken := make(chan bool, 10)
 		sub := &subscription{watcher: w, name: "n", key: []byte("n"), answer: make(chan error, 1)}

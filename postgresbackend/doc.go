@@ -35,21 +35,21 @@
 // before it notices the loss. [Backend.Guard] prevents such writes to the same database. That holds
 // even through a failover that loses commits, since lock and data are in one log.
 //
-// A lease depends on a clock that may be set. A server whose clock steps ahead ends leases early,
-// and so does a new primary whose clock is ahead. A new fencing token is larger than the row's last
-// one, and no smaller than that clock's time. If an asynchronous failover has lost the row's last
-// token, and the new clock is behind, tokens may repeat. Guard doesn't depend on them.
+// A lease depends on a clock that somebody might set. A server whose clock steps ahead ends leases
+// early, and so does a new primary whose clock is ahead. A new fencing token is larger than the
+// row's last one, and no smaller than that clock's time. If an asynchronous failover has lost the
+// row's last token, and the new clock is behind, tokens may repeat. Guard doesn't depend on them.
 //
 // With ALTER TABLE … SET UNLOGGED, the tables promise no more than a Redis without persistence.
-// They are then empty after a crash, and on every promoted standby. Guard is still exact, but
-// refuses if max_prepared_transactions allows prepared transactions. Don't put the tables into a
+// They are then empty after a crash, and on every promoted standby. Guard still works, but returns
+// an error if max_prepared_transactions allows prepared transactions. Don't put the tables into a
 // publication of logical replication.
 //
 // # Which PostgreSQL
 //
 // Version 14 or later is needed. Versions 14, 15, 16, 17 and 18 are tested. Steps need READ
-// COMMITTED. They check that, and refuse if default_transaction_isolation has another value.
-// Clients that share locks must use the same database and schema.
+// COMMITTED. They check that, and return an error if default_transaction_isolation has another
+// value. Clients that share locks must use the same database and schema.
 //
 // Behind PgBouncer in session mode, everything works. In transaction mode, a client notices that it
 // gets no notifications, logs that once, and polls. It also notices the pooler, and prepares no
@@ -63,10 +63,10 @@
 //	 orders:42 | 6ab0…:17 |     1 | 2026-11-23 09:14:02.170712+00
 //
 // Readers, holders of permits, waiters for a fair lock, waiting writers, and sessions that want to
-// be notified of a release each have a row in distsync_v1_part. Its comments in [Schema] tell them
-// apart. Names and owners are stored verbatim. If they aren't text, or begin with \x, they are
-// stored as \x and hexadecimal digits. A name has at most 2,500 bytes. A row of an unknown kind
-// isn't changed, and causes [backend.ErrConflict].
+// be notified of a release each have a row in distsync_v1_part. The comments on that table in
+// [Schema] say how to tell these rows apart. Names and owners are stored verbatim. If they aren't
+// text, or begin with \x, they are stored as \x and hexadecimal digits. A name has at most 2,500
+// bytes. A row of an unknown kind isn't changed, and causes [backend.ErrConflict].
 //
 // A row stays after the release of its lock. So the next acquisition is an update within the row's
 // page, which doesn't depend on a vacuum to find room. Every ten minutes, each session that is in

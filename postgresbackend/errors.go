@@ -106,8 +106,9 @@ func kindOf(code string) backend.ErrorKind {
 	}
 	switch code[:min(2, len(code))] {
 	case "28", "3D", "42", "22", "54", "0A":
-		// These are errors in authorization, databases, rights and names, data, limits, and
-		// features.
+		// The classes of these errors are, in this order: invalid authorization, no such database,
+		// missing rights or unknown names, invalid data, a limit exceeded, and an unsupported
+		// feature.
 		return backend.Refused
 	}
 	return backend.Retry

@@ -13,8 +13,8 @@ import (
 )
 
 // grantLease is the lease of a fair lock that is handed to the first waiter in line. The waiter's
-// session counts the lease from its last look at the line, which is about once a second while calls
-// wait.
+// session counts the lease from when it last read the line, which it does about once a second while
+// calls wait.
 const grantLease = 2 * time.Second
 
 // Operations on fair locks, numbered as in schema.sql.
@@ -157,8 +157,8 @@ func (s *session) KeepPlaces(
 	return res, nil
 }
 
-// grantMessage returns the message that tells an owner that it was given a lock. token is the
-// number of that acquisition.
+// grantMessage returns the message that tells an owner that it was given a lock. token identifies
+// that acquisition.
 func grantMessage(token int64, owner, name string) string {
 	return "g" + strconv.FormatInt(token, 10) + " " + strconv.Itoa(len(owner)) + " " + owner + name
 }
@@ -175,15 +175,14 @@ func parseGrant(message string) (token int64, owner, name string, ok bool) {
 	return token, rest[:n], rest[n:], true
 }
 
-// sightings holds, for each fair lock that a session's callers wait for, the last answer that
-// another owner held the lock.
+// sightings holds the last sighting of each fair lock that a session's callers wait for.
 type sightings struct {
 	mu   sync.Mutex
 	seen map[string]sighting
 }
 
-// A sighting is an answer that another owner held a lock. token is the number of that owner's
-// acquisition.
+// A sighting is an answer which said that another owner held a lock. token identifies the
+// acquisition by which that owner got it. Later acquisitions have larger tokens.
 type sighting struct {
 	token int64
 	sent  time.Time // when the request was sent

@@ -354,8 +354,8 @@ var guardKinds = []struct{ kind, other backend.Kind }{
 	{backend.Permits, backend.Permits},
 }
 
-// A hold that was given back, forced or lost while a transaction is guarded by it keeps others out
-// until that is over: also the reader that comes after a writer.
+// A hold that is released, by its owner or by force, or lost while a transaction is guarded by it
+// keeps others out until the transaction has ended: also the reader that comes after a writer.
 func TestGuardKeepsOthersOut(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)

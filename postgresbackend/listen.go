@@ -17,12 +17,12 @@ import (
 )
 
 // A session listens on a channel of its own, with one connection. For each lock that it subscribes
-// to, it keeps a row with the channel in the database, which is called a note here. A session that
-// releases a lock, or hands it to the first waiter in line, finds the notes and sends messages to
-// the channels.
+// to, it keeps a row in the database, which is called a note here, and says which channel to use. A
+// session that releases a lock, or hands it to the first waiter in line, finds the notes and sends
+// messages to the channels.
 
 const (
-	// noteEvery is how often a session checks that its notes exist and expire late enough.
+	// noteEvery is how often a session makes sure that its notes exist, and won't expire too soon.
 	noteEvery = 10 * time.Second
 	// lingers is how long a note stays after the last subscription to a lock ends, in case another
 	// one begins.
@@ -221,7 +221,8 @@ func (a *audience) wanted() int {
 	return want
 }
 
-// askAgain makes keepNotes rewrite the note of a name that a step found missing.
+// askAgain makes keepNotes write the note for a name again, after a step found that there is no
+// such note.
 func (s *session) askAgain(name string) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -343,7 +344,7 @@ func (s *session) forgetNotes() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	select {
-	case <-s.noting: // kept forever, so that no note is written later
+	case <-s.noting: // the value is never put back, so that no note is written later
 	case <-ctx.Done():
 		return
 	}
@@ -537,9 +538,9 @@ func (s *session) await(ctx context.Context, conn *pgx.Conn, patience time.Durat
 }
 
 // proves reports whether conn receives a message that is sent on another connection. It sends
-// nothing on conn meanwhile, because a pooler passes messages on along with the answer to a
-// request. For the same reason, other messages prove nothing. They may have come with the answer to
-// LISTEN on a shared connection.
+// nothing on conn meanwhile, because a pooler delivers messages only together with the answer to a
+// request. For the same reason, other messages prove nothing: they may have come with the answer to
+// LISTEN, on a connection of the pooler that is shared.
 func (s *session) proves(conn *pgx.Conn, heard *[]string) (bool, error) {
 	proof := tellProof + rand.Text()
 	for range 2 { // a server may be slow occasionally

@@ -39,8 +39,8 @@ const (
 	longestPair = 2650 // of a name and an owner together
 )
 
-// checkNames returns an error if a name or an owner is too long to be stored. Both are given as
-// stored.
+// checkNames returns an error if a name or an owner is too long to be stored. Both must already be
+// encoded, as they are stored.
 func checkNames(name string, owners ...string) error {
 	if len(name) > longestName {
 		return refused(fmt.Errorf("the name has %d bytes, more than %d", len(name),

@@ -37,11 +37,11 @@ var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 // Run it in one transaction.
 //
 // The role that runs the SQL owns the tables and functions. The functions run with its rights, so
-// use a role that nobody logs in as. Other roles may not execute the functions until they are
-// granted that: see "Access" in the package's comment.
+// use a role that nobody logs in as. Other roles can execute the functions only after EXECUTE has
+// been granted to them: see "Access" in the package's comment.
 //
-// Schema panics unless the name consists of lower-case letters, digits and underscores, as
-// [WithSchema] does.
+// Like [WithSchema], Schema panics unless the name consists of lower-case letters, digits and
+// underscores.
 func Schema(schema string) string {
 	mustBeSchema(schema)
 	quoted := pgx.Identifier{schema}.Sanitize()

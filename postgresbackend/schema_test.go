@@ -46,7 +46,7 @@ func TestSchemaAgain(t *testing.T) {
 	}
 }
 
-// Where nothing was created, and where it may not be used, the errors say what to do.
+// If nothing was created, or if the role isn't permitted to use it, the errors say what to do.
 func TestSchemaIsMissing(t *testing.T) {
 	t.Parallel()
 	addr := testservers.Postgres(t).Addr

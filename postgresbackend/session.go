@@ -41,8 +41,8 @@ func newSession(b *Backend) *session {
 	return s
 }
 
-// check returns an error if a step can't be carried out. The name and the owners are given as
-// stored.
+// check returns an error if a step can't be carried out. The name and the owners must already be
+// encoded, as they are stored.
 func (s *session) check(
 	ctx context.Context, kind backend.Kind, name string, owners ...string,
 ) error {
@@ -91,21 +91,21 @@ func (s *session) laneOr(other *pgxpool.Pool) *pgxpool.Pool {
 	return other
 }
 
-// mostRepeats is the maximum number of times a step is sent while other transactions keep its rows
-// locked, so that it has no effect.
+// mostRepeats is the maximum number of times that a step is sent if it has no effect each time,
+// because other transactions have locked its rows.
 const mostRepeats = 5
 
-// A call is the statement of a step, with the destination of its answer.
+// A call is an SQL statement that carries out a step. dest says where to store its answer.
 type call struct {
 	sql  string
 	args []any
 	dest []any
-	// after runs on the connection after the step. It runs in another goroutine, so that the step
-	// doesn't wait for it.
+	// after is a function that runs on the connection once the step is done. It runs in another
+	// goroutine, so that the step doesn't wait for it.
 	after func(ctx context.Context, conn *pgxpool.Conn)
 	some  func() bool // whether after must run; nil: always
-	// sends reports whether the step must still be sent. It is called when a connection is
-	// available. If it is nil, the step is always sent.
+	// sends is a function that is called when a connection is available. If it returns false, the
+	// step isn't sent. If sends is nil, the step is always sent.
 	sends func() bool
 }
 
@@ -153,7 +153,8 @@ func (s *session) once(ctx context.Context, pool *pgxpool.Pool, c *call) error {
 	return nil
 }
 
-// afterwards runs f on a connection in the background, and then returns the connection to its pool.
+// afterwards starts a goroutine that runs f on a connection, and then returns the connection to its
+// pool.
 func (s *session) afterwards(
 	ctx context.Context, conn *pgxpool.Conn, f func(context.Context, *pgxpool.Conn),
 ) {

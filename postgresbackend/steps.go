@@ -199,8 +199,8 @@ func (s *session) Release(
 	return s.release(ctx, req, nil)
 }
 
-// release implements Release with a separate statement. It doesn't send the statement if sends
-// isn't nil and returns false.
+// release implements Release with a separate statement. If the function sends isn't nil and returns
+// false, the statement isn't sent.
 func (s *session) release(
 	ctx context.Context, req backend.ReleaseRequest, sends func() bool,
 ) (res backend.ReleaseResult, err error) {
@@ -314,8 +314,8 @@ type sight struct {
 	kept      bool
 	left      *int64
 	limit     int32
-	parts     int64 // the number of owners with reads or permits
-	out, mine int64 // reads or permits of all owners, and of the given owner
+	parts     int64 // the number of owners that read or hold permits
+	out, mine int64 // how many reads or permits all owners have, and the given owner
 	last      int64 // when the last permit or read expires, in milliseconds from now
 }
 

@@ -17,7 +17,8 @@ import (
 // Requests that arrive while a transaction is under way share the next one, so a goroutine that is
 // alone never waits for another. Acquisitions and releases go into the same transaction. With
 // separate ones, a goroutine would wait for more commits. The transaction skips rows that others
-// have locked and requests that aren't that simple. Each of these gets a separate statement.
+// have locked, and requests for locks in any other state. Each skipped request gets a separate
+// statement.
 
 // A step is a request that may share a transaction with others. A step that is alone can be
 // recalled while it waits for a connection.
@@ -32,7 +33,8 @@ const (
 	isCalled = 2 // recalled
 )
 
-// sends reports whether the step may be sent. If so, it can no longer be recalled.
+// sends marks the step as sent, so that it can no longer be recalled. It returns false if the step
+// has been recalled already, and so must not be sent.
 func (p *step) sends() bool {
 	return p.state.CompareAndSwap(0, isSent) || p.state.Load() == isSent
 }
@@ -53,7 +55,8 @@ type together struct {
 	steps *gather.Sender[*step, result]
 }
 
-// flights is the maximum number of transactions at a time. Later steps wait for the next one.
+// flights is the maximum number of transactions under way at a time. Steps that arrive meanwhile
+// share the next transaction.
 const flights = 1
 
 func (s *session) gatherSteps() {
@@ -207,8 +210,9 @@ type statement struct {
 }
 
 // transact carries out statements in one transaction and one round trip. It calls begin before it
-// sends them, and again if it must send them a second time. On success, it runs the function that
-// after returns in another goroutine. Both after and that function may be nil.
+// sends them, and again if it must send them a second time. On success, it calls after, which
+// returns a function, and runs that function in another goroutine. Both after and the function that
+// it returns can be nil.
 func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func(), all []statement,
 	after func() func(context.Context, *pgxpool.Conn)) error {
 	if err := s.b.ready(ctx); err != nil {
@@ -296,9 +300,10 @@ func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseReques
 	})
 }
 
-// batch answers n requests. It carries out steps in one transaction if there are several. at
-// contains the indexes of the steps among the requests. batch calls done with the result of each
-// step, and then with nil for each request that needs a separate statement.
+// batch carries out n requests. Those of them that can share a transaction are also given as steps,
+// with their indexes among the requests in at. If there are several steps, batch carries them out
+// in one transaction, and calls done with the result of each. Then it calls done with nil for each
+// request that needs a separate statement.
 func (s *session) batch(
 	ctx context.Context, steps []*step, at []int, n int, done func(i int, r *result),
 ) {

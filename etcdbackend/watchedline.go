@@ -11,9 +11,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A lineup is a subscription's knowledge of a fair lock, from a look and all events since. So a
-// waiting call of this client holds the lock as soon as the event that frees it arrives.
-type lineup struct {
+// A watchedLine is a subscription's knowledge of a fair lock, from a look and all events since. So
+// a waiting call of this client holds the lock as soon as the event that frees it arrives.
+type watchedLine struct {
 	session *session
 	name    string
 	key     []byte
@@ -26,41 +26,27 @@ type lineup struct {
 	loaded bool
 	since  int64           // the watch began at this revision
 	missed []*mvccpb.Event // events before the first look
-	turn                   // the present state
+	line                   // the present state
 	told   string          // the owner that was last reported as the holder
 }
 
-// subscribeFair returns once the server has confirmed that it watches the lock's key and all
-// places. After that the session looks at these keys.
-func (s *session) subscribeFair(
-	ctx context.Context, req backend.SubscribeRequest,
-) (backend.Subscription, error) {
-	key := s.store.key(req.Name)
-	l := &lineup{
-		session: s, name: req.Name, key: key, keys: s.store.keysOf(req.Name, lineRole),
-		granted: req.Granted,
-	}
-	sub := &subscription{
-		watcher: s.watcher, name: req.Name, key: key, end: after(append(s.store.key(req.Name), 1)),
-		line: l, answer: make(chan error, 1),
-		changed: req.Changed,
-		wake: func() {
-			s.others.remove(req.Name)
-			req.Wake(0)
+// watchLine makes a subscription watch the lock's key and all places. Once the server has confirmed
+// that, the session looks at these keys.
+func (s *session) watchLine(sub *subscription, req backend.SubscribeRequest) {
+	sub.line = &watchedLine{
+		session: s, name: req.Name, key: sub.key, keys: s.store.keysOf(req.Name, lineRole),
+		granted: req.Granted, wake: sub.wake,
+		load: func() {
+			s.leases.whileOpen(func(ctx context.Context) { s.lookAtWatched(ctx, sub) })
 		},
 	}
-	l.wake = sub.wake
-	l.load = func() { s.leases.whileOpen(func(ctx context.Context) { s.lookAtLineup(ctx, sub) }) }
-	if err := s.watcher.add(sub); err != nil {
-		return nil, err
-	}
-	return sub.wait(ctx)
 }
 
-// lookAtLineup looks at a lock until a look succeeds, or the subscription is closed.
-func (s *session) lookAtLineup(ctx context.Context, sub *subscription) {
+// lookAtWatched looks at a lock until a look succeeds, or the subscription is closed.
+func (s *session) lookAtWatched(ctx context.Context, sub *subscription) {
+	a := &attempt{id: holdID{name: sub.name}, traits: traits{fair: true}}
 	for failures := 0; ; failures++ {
-		at, err := s.lookAtTurn(ctx, &attempt{id: holdID{name: sub.name}, fair: true})
+		at, err := s.lookAtLine(ctx, a)
 		w := s.watcher
 		w.mu.Lock()
 		var tell func()
@@ -83,30 +69,30 @@ func (s *session) lookAtLineup(ctx context.Context, sub *subscription) {
 	}
 }
 
-// lineup returns the state of a fair lock without a request, if it is known.
-func (w *watcher) lineup(name string) (at turn, known bool) {
+// line returns the state of a fair lock without a request, if it is known.
+func (w *watcher) line(name string) (at line, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.lineups[name]
+	l := w.lines[name]
 	if l == nil || !l.loaded {
-		return turn{}, false
+		return line{}, false
 	}
-	return turn{rev: l.rev, lock: l.lock, line: slices.Clone(l.line)}, true
+	return line{rev: l.rev, lock: l.lock, places: slices.Clone(l.places)}, true
 }
 
 // begin records that a watch is active from a revision on. The known state is out of date, so begin
 // starts a look.
-func (l *lineup) begin(rev int64) {
+func (l *watchedLine) begin(rev int64) {
 	l.loaded, l.since, l.missed, l.told = false, rev, nil, ""
 	l.load()
 }
 
 // begun processes the result of a look. It returns the function that reports it, or nil.
-func (l *lineup) begun(at turn) func() {
+func (l *watchedLine) begun(at line) func() {
 	if l.loaded || at.rev < l.since {
 		return nil // there was another look, or this one is older than the watch
 	}
-	l.loaded, l.turn = true, at
+	l.loaded, l.line = true, at
 	missed := l.missed
 	l.missed = nil
 	if tell := l.happened(missed, l.grant(nil, 0)); tell != nil {
@@ -119,7 +105,7 @@ func (l *lineup) begun(at turn) func() {
 }
 
 // changed processes events. It returns the function that reports them, or nil.
-func (l *lineup) changed(events []*mvccpb.Event) func() {
+func (l *watchedLine) changed(events []*mvccpb.Event) func() {
 	if l.loaded {
 		return l.happened(events, nil)
 	}
@@ -132,7 +118,7 @@ func (l *lineup) changed(events []*mvccpb.Event) func() {
 
 const mostMissed = 10_000
 
-func (l *lineup) happened(events []*mvccpb.Event, grants []backend.Grant) func() {
+func (l *watchedLine) happened(events []*mvccpb.Event, grants []backend.Grant) func() {
 	freed := false
 	for i, e := range events {
 		if e.Kv.ModRevision <= l.rev {
@@ -164,29 +150,29 @@ func (l *lineup) happened(events []*mvccpb.Event, grants []backend.Grant) func()
 
 // grant adds a grant for the present holder, which has held the lock since revision rev. It adds
 // none if the holder belongs to another session, or was reported before.
-func (l *lineup) grant(grants []backend.Grant, rev int64) []backend.Grant {
-	holder, first := l.holder()
+func (l *watchedLine) grant(grants []backend.Grant, rev int64) []backend.Grant {
+	holder, byPlace := l.holder()
 	if holder.owner == l.told {
 		return grants
 	}
 	l.told = holder.owner
-	if first {
-		l.session.queues.inherits(l.name, holder)
+	if byPlace {
+		l.session.places.timeLeft(l.name, holder)
 	}
-	if g, ours := l.session.queues.grant(l.name, holder, rev); ours && !holder.free() {
+	if g, ours := l.session.places.grant(l.name, holder, rev); ours && !holder.free() {
 		grants = append(grants, g)
 	}
 	return grants
 }
 
 // apply processes one event. It reports whether the event concerns the lock or its line.
-func (l *lineup) apply(e *mvccpb.Event) bool {
+func (l *watchedLine) apply(e *mvccpb.Event) bool {
 	gone := e.Type == mvccpb.DELETE
 	if bytes.Equal(e.Kv.Key, l.key) {
 		l.lock = record{}
 		if !gone {
 			l.lock, _ = decode(lockRole, e.Kv)
-			l.lock.rev = e.Kv.ModRevision // even a value of another kind takes the lock
+			l.lock.rev = e.Kv.ModRevision // the lock is taken even if decode failed
 		}
 		return true
 	}
@@ -194,23 +180,22 @@ func (l *lineup) apply(e *mvccpb.Event) bool {
 	if !is {
 		return false
 	}
+	theirs := func(r record) bool { return r.owner == string(owner) }
 	if gone {
-		l.line = slices.DeleteFunc(l.line, func(r record) bool { return r.owner == string(owner) })
+		l.places = slices.DeleteFunc(l.places, theirs)
 		return true
 	}
 	r, err := decode(lineRole, e.Kv)
 	if err != nil || r.owner != string(owner) {
 		return false
 	}
-	if i := slices.IndexFunc(l.line, func(r record) bool {
-		return r.owner == string(owner)
-	}); i >= 0 {
-		l.line[i] = r
+	if i := slices.IndexFunc(l.places, theirs); i >= 0 {
+		l.places[i] = r
 		return true
 	}
-	l.line = append(l.line, r)
+	l.places = append(l.places, r)
 	if r.front > 0 {
-		inOrder(l.line)
+		inOrder(l.places)
 	}
 	return true
 }

@@ -49,7 +49,7 @@ func TestLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		subs[i] = sub
-		etcdbackend.Turn(waiters[i], time.Hour)
+		etcdbackend.Delay(waiters[i], time.Hour)
 		if got := waitingFor(t, admin, "n"); got != i+1 {
 			t.Fatalf("%d keys of %d who wait", got, i+1)
 		}
@@ -153,7 +153,7 @@ func TestWhoWatchesIsNotInLine(t *testing.T) {
 			sub.woken <- true
 		}}
 		wiretest.Must[backend.Subscription](t)(sub.s.Subscribe(t.Context(), req))
-		etcdbackend.Turn(sub.s, time.Hour)
+		etcdbackend.Delay(sub.s, time.Hour)
 	}
 	if n := waitingFor(t, admin, "n"); n != 1 {
 		t.Errorf("%d keys of one who waits", n)

@@ -1,0 +1,72 @@
+package etcdbackend
+
+import (
+	"context"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// A change is what a step has decided to do to the key of a hold. It is carried out only if the key
+// is still as it was found.
+type change struct {
+	old  record          // the key as it was found
+	next record          // the new contents of the key; if it has no owner, the key is deleted
+	keep time.Duration   // if not 0, the key is kept for that long instead: see keptSuffix
+	only []*pb.Compare   // further conditions if there was no key
+	with []*pb.RequestOp // also carried out if the hold begins, or ends
+	done *pb.TxnResponse // the answer if the key was deleted
+}
+
+// again is returned by decide, a function that transact calls, if decide has looked at the lock
+// itself. Then transact calls decide once more.
+var again = new(change)
+
+// transact carries out a step. The caller has looked at the lock: at is the state that it saw, and
+// err is its error. transact then repeats the following until the step is done. First it calls
+// decide with the state. decide returns a change, or nil if the step is over without one. Then
+// transact sends a transaction that carries out the change if the state is still the same. If it
+// isn't, the transaction reads the present state instead, and transact calls found to get that
+// state. done reports whether a change was carried out, and key is the key as it is now.
+func transact[S any](
+	ctx context.Context, s *session, a *attempt, at S, err error,
+	found func(context.Context, *attempt, record) (S, error), decide func(at *S) (*change, error),
+) (done bool, key record, _ error) {
+	for err == nil {
+		var c *change
+		if c, err = decide(&at); c == nil || err != nil {
+			return false, record{}, err
+		}
+		if c == again {
+			continue
+		}
+		a.change = *c
+		if done, key, err = s.carryOut(ctx, a); done || err != nil {
+			return done, key, err
+		}
+		at, err = found(ctx, a, key)
+	}
+	return false, record{}, err
+}
+
+// itself is passed to transact as the parameter found by steps that need only the key of their
+// hold.
+func itself(_ context.Context, _ *attempt, key record) (record, error) { return key, nil }
+
+// carryOut carries out the change that an attempt has decided on. It reports whether it did so, and
+// returns the present key.
+func (s *session) carryOut(ctx context.Context, a *attempt) (done bool, key record, err error) {
+	switch {
+	case a.keep > 0:
+		done, key, err = s.keep(ctx, a)
+	case a.next.owner == "":
+		done, key, err = s.delete(ctx, a)
+	default:
+		return s.write(ctx, a, a.old, a.next)
+	}
+	if err != nil {
+		s.holds.doubt(a.id)
+		s.holds.suspect(a.id, a.old.lease)
+	}
+	return done, key, err
+}
