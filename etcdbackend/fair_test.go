@@ -231,6 +231,50 @@ func TestTakenMeanwhile(t *testing.T) {
 	nothingLeft(t, connect(t, server.Addr), a, b)
 }
 
+// TestRestoredMeanwhile: another gets the lock between the look and the request that restores a
+// place before all others. Then the place comes after that other's.
+func TestRestoredMeanwhile(t *testing.T) {
+	t.Parallel()
+	server := testservers.Etcd(t)
+	b := party{t, open(t, connect(t, server.Addr)), bob}
+	c, d := party{t, b.s, carol}, party{t, b.s, "another"}
+	var meanwhile func()
+	a := party{t, slow(t, server.Addr, &meanwhile), alice}
+	restore := func() (backend.PlacesResult, error) {
+		return a.s.KeepPlaces(t.Context(), backend.PlacesRequest{
+			Kind: backend.Fair, Name: "n", Owners: []string{alice}, Place: place,
+		})
+	}
+	for _, byPlace := range []bool{false, true} {
+		b.gets(backend.Fair)
+		c.stands()
+		d.stands()
+		leaves, next := b, c
+		if byPlace {
+			b.releases(backend.Fair, backend.Freed)
+			leaves, next = c, d
+		}
+		meanwhile = func() { leaves.releases(backend.Fair, backend.Freed) }
+		if res, err := restore(); res.Holder != "" || err != nil || meanwhile != nil {
+			t.Errorf("%+v, %v", res, err)
+		}
+		next.sees(backend.Fair, true, 1)
+		next.releases(backend.Fair, backend.Freed)
+		a.sees(backend.Fair, true, 1)
+		a.releases(backend.Fair, backend.Freed)
+		if !byPlace {
+			d.releases(backend.Fair, backend.Freed)
+		}
+	}
+	meanwhile = func() { b.gets(backend.Read) }
+	if _, err := restore(); !errors.Is(err, backend.ErrConflict) || meanwhile != nil {
+		t.Errorf("a reader meanwhile: %v", err)
+	}
+	b.releases(backend.Read, backend.Freed)
+	a.releases(backend.Fair, backend.NotHeld)
+	nothingLeft(t, connect(t, server.Addr), a, b)
+}
+
 // TestStandsMeanwhile: something happens between a look and the request for a place. The last in
 // line leaves, or the lock becomes one of another kind.
 func TestStandsMeanwhile(t *testing.T) {

@@ -711,16 +711,25 @@ func TestForcedMeanwhile(t *testing.T) {
 	nothingLeft(t, admin, a, b)
 
 	// Another lock, whose name looks like a key of this one.
-	a.gets(backend.Read)
-	other := backend.AcquireRequest{Name: "n\x01read/x", Owner: bob, Lease: lease}
-	meanwhile = func() { wiretest.Must[backend.AcquireResult](t)(b.s.Acquire(t.Context(), other)) }
-	if res, err := forcer.s.ForceRelease(t.Context(), backend.ForceReleaseRequest{
-		Kind: backend.Read, Name: "n",
-	}); !errors.Is(err, backend.ErrConflict) {
-		t.Errorf("%+v, %v", res, err)
-	}
-	if get(t, admin, key(other.Name)) == nil {
-		t.Error("another lock was released")
+	for kind, name := range map[backend.Kind]string{
+		backend.Read: "n\x01read/x", backend.Permits: "n\x01permits/x",
+	} {
+		a.gets(kind)
+		other := backend.AcquireRequest{Name: name, Owner: bob, Lease: lease}
+		meanwhile = func() {
+			wiretest.Must[backend.AcquireResult](t)(b.s.Acquire(t.Context(), other))
+		}
+		if res, err := forcer.s.ForceRelease(t.Context(), backend.ForceReleaseRequest{
+			Kind: kind, Name: "n",
+		}); !errors.Is(err, backend.ErrConflict) {
+			t.Errorf("%v: %+v, %v", kind, res, err)
+		}
+		if get(t, admin, key(name)) == nil {
+			t.Errorf("%v: another lock was released", kind)
+		}
+		wiretest.Must[backend.ReleaseResult](t)(b.s.Release(t.Context(),
+			backend.ReleaseRequest{Name: name, Owner: bob, Lease: lease}))
+		a.releases(kind, backend.Freed)
 	}
 }
 
