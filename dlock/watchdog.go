@@ -178,7 +178,7 @@ func (s *state) renew(batch []*claim, sent instant) {
 		})
 		c.roundDone(RenewDone{Locks: len(batch), Failed: len(failed.claims), Took: c.now() - sent,
 			Err: failed.first})
-		(&failed).report(c, len(batch), sent)
+		failed.report(c, len(batch), sent)
 	})
 }
 
