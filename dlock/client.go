@@ -101,13 +101,14 @@ func (c *Client) Locker(name string) *Locker {
 // FencedLocker returns a Locker for the lock with the given name whose acquisitions are numbered.
 // [Hold.Token], and [Token] of a hold's context, return the number. A resource that remembers the
 // largest number, and refuses smaller ones, is safe from a holder that was paused past its lease. A
-// re-entry has the same number as its hold. LockContext and the other calls also use up a number,
-// but don't return it.
+// re-entry has the same number as its hold. A lock acquired by another call, such as LockContext,
+// also gets a number, but nothing returns it.
 //
 // [Client.Locker] with the same name returns a plain Locker for the same lock. The two Lockers
 // exclude each other, but acquisitions of the plain one have no number. A fenced lock isn't handed
-// over inside the client. An owner that holds the lock one way and asks for it the other way gets
-// [ErrConflict]. If the store has no fenced locks, every error wraps [errors.ErrUnsupported].
+// over inside the client. If an owner holds the lock through one of the two Lockers and asks for it
+// through the other, it gets [ErrConflict]. If the store has no fenced locks, every error wraps
+// [errors.ErrUnsupported].
 func (c *Client) FencedLocker(name string) *Locker {
 	return newLocker(c, protocol.Kind(backend.Fenced), name)
 }
@@ -120,9 +121,9 @@ func (c *Client) FencedLocker(name string) *Locker {
 //
 // [Client.Locker] with the same name returns a plain Locker for the same lock, and the two exclude
 // each other. Don't mix them. Waiters for a plain lock don't stand in line, and may not be notified
-// when a fair holder releases it. A fair lock isn't handed over inside the client. An owner that
-// holds the lock one way and asks for it the other way gets [ErrConflict]. If the store has no fair
-// locks, every error wraps [errors.ErrUnsupported].
+// when a fair holder releases it. A fair lock isn't handed over inside the client. If an owner
+// holds the lock through one of the two Lockers and asks for it through the other, it gets
+// [ErrConflict]. If the store has no fair locks, every error wraps [errors.ErrUnsupported].
 func (c *Client) FairLocker(name string) *Locker {
 	return newLocker(c, protocol.Kind(backend.Fair), name)
 }

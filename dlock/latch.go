@@ -84,8 +84,9 @@ func (l *Latch) Count(ctx context.Context) (int64, error) {
 }
 
 // Wait waits until the latch is open or ctx ends. It keeps waiting while the store can't be
-// reached. The store notifies it, and it also polls now and then. Its error is that of ctx joined
-// with the last error of the store, or [ErrClosed], or the store's error if it refused the request.
+// reached. The store notifies the client, and Wait also polls now and then. If ctx ends or the
+// client is closed, the error is that of ctx or [ErrClosed], joined with the store's error if the
+// last request failed. If the store refuses a request, Wait returns the store's error.
 func (l *Latch) Wait(ctx context.Context) error {
 	l.mustBeMade()
 	return l.wrap("wait", l.wait(ctx))
