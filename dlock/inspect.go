@@ -178,7 +178,7 @@ type Holder struct {
 	Count     int           // how many times it has locked the lock, or how many permits it holds
 	Remaining time.Duration // how long the hold lasts without renewal; negative if it never ends
 
-	Kept bool // whether it was released but stays taken: see [AtLeast], [Client.Once]
+	Kept bool // released, but the lock stays taken for a time: see [AtLeast], [Client.Once]
 }
 
 // LockInfo is a lock as the store knows it.

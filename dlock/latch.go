@@ -84,9 +84,9 @@ func (l *Latch) Count(ctx context.Context) (int64, error) {
 }
 
 // Wait waits until the latch is open or ctx ends. It keeps waiting while the store can't be
-// reached. The store notifies the client, and Wait also polls now and then. If ctx ends or the
-// client is closed, the error is that of ctx or [ErrClosed], joined with the store's error if the
-// last request failed. If the store refuses a request, Wait returns the store's error.
+// reached. The store notifies the client, and Wait also polls now and then. If ctx ends, the error
+// is that of ctx, joined with the error of the last request if that failed. If the client is
+// closed, it is [ErrClosed]. If the store refuses a request, it is the store's error.
 func (l *Latch) Wait(ctx context.Context) error {
 	l.mustBeMade()
 	return l.wrap("wait", l.wait(ctx))

@@ -67,8 +67,8 @@ func (w *lookout) wait(ctx context.Context, remaining time.Duration) bool {
 	return w.sleep(ctx, wait+rand.N(min(wait/10, jitter)+1))
 }
 
-// waitAfter waits before the next request after one that failed with err. It returns false if there
-// must be no further request.
+// waitAfter waits, after a request has failed with err, until it is time for the next one. It
+// returns false if there must be no further request.
 func (w *lookout) waitAfter(ctx context.Context, err error) bool {
 	return backend.KindOf(err) != backend.Refused &&
 		w.sleep(ctx, w.failures.next(firstBackoff, longestPause(w.client.lease)))

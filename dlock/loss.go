@@ -109,7 +109,7 @@ func (l *Loss) Error() string {
 // Unwrap returns [ErrLost].
 func (l *Loss) Unwrap() error { return ErrLost }
 
-// A why is the reason why a claim is lost or in danger, with its details.
+// A why says, in detail, for what reason a claim is lost or in danger.
 type why struct {
 	reason LossReason
 	had    instant // the last confirmation; 0: see the claim

@@ -48,8 +48,8 @@ func (l *Locker) presentHold(s *state, p party) *hold {
 	return nil
 }
 
-// releaseWithin performs one release of the hold of a Do or a Hold. ctx is the caller's context, or
-// a context of the hold.
+// releaseWithin performs one release of a hold that a Do or a [Hold] has acquired. ctx is the
+// caller's context, or a context of the hold.
 func (h *hold) releaseWithin(ctx context.Context, c *Client) error {
 	if err := h.giveUp(ctx, c); err != errAgain {
 		return err
@@ -197,7 +197,8 @@ func (h *hold) releaseLost(s *state) {
 	}
 }
 
-// leaves records that a hold no longer uses its claim. It reports whether the claim is now unused.
+// leaves records that the hold no longer uses its claim, and reports whether the claim is now
+// unused.
 func (h *hold) leaves() bool {
 	if !h.kind.Shared() {
 		return true
@@ -206,8 +207,7 @@ func (h *hold) leaves() bool {
 	return h.claim.more.holds == 0
 }
 
-// A partial is a partial release in progress. It decrements the hold's count, but the lock stays
-// held.
+// A partial is a release in progress that decrements the hold's count, but leaves the lock held.
 type partial struct {
 	h            *hold
 	began        instant
@@ -255,9 +255,9 @@ func (p partial) release(ctx context.Context, c *Client) error {
 	return nil
 }
 
-// releases records the beginning of a hold's last release. From then on the owner string of the
-// hold isn't used for re-entries or renewals. releases returns the queue whose lead waits for the
-// answer, or nil.
+// releases begins a hold's last release. From then on the owner string of the hold isn't used for
+// re-entries or renewals. releases returns the queue of calls that wait for the lock, whose lead
+// makes no request until the release is answered, or nil.
 func (h *hold) releases(s *state) *queue {
 	h.state = released
 	h.count = 0
@@ -281,7 +281,7 @@ type departure struct {
 	began instant
 	lease time.Duration
 	ask   bool   // ask the store how many clients wait
-	inner *claim // the read to release first, or nil
+	inner *claim // the claim for reading to release first, or nil
 }
 
 // depart begins the last release of the claim of a hold.
@@ -296,8 +296,8 @@ func (h *hold) depart(s *state, q *queue, now instant) departure {
 	return d
 }
 
-// carryOut performs the last release of a claim. first sends the first request, unless it was
-// already sent, and returns the answer.
+// carryOut performs the last release of a claim. The function first returns the answer to the first
+// request. It also sends that request, unless it was already sent in a batch.
 func (d departure) carryOut(
 	ctx context.Context, c *Client, first func() (backend.ReleaseResult, error),
 ) (err error) {
@@ -340,8 +340,8 @@ func (d departure) released(c *Client, res backend.ReleaseResult, err error) {
 	}
 }
 
-// released records that a last release is over. It returns the state of the store's message about
-// the release.
+// released records that a last release is over. It returns what has become of the store's message
+// about the release.
 func (q *queue) released() message {
 	own := unheard
 	switch {

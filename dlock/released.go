@@ -33,8 +33,9 @@ func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 	return released
 }
 
-// listen makes the store send messages about releases until ctx ends. It calls stands when the
-// store begins to send them. If subscribing fails, it tries again, unless the store refuses.
+// listen makes the store send messages about releases until ctx ends. It calls the function stands
+// when the store begins to send them. If subscribing fails, it tries again, unless the store
+// refuses.
 func (c *Client) listen(ctx context.Context, req backend.SubscribeRequest, stands func()) {
 	s := c.lock()
 	defer c.unlock()
