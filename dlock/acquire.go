@@ -215,10 +215,10 @@ func (a *acquisition) acquireOnce(ctx context.Context) (*hold, error) {
 	return a.queueUp(ctx)
 }
 
-// own returns the party's hold on the lock. The call can re-enter it, or read while the party
-// writes. If there is none, own returns nil, and the call must acquire the lock. It returns an
-// error if the hold in the caller's context has ended, or if the hold that the call wanted to
-// re-enter was lost.
+// own returns the party's hold on the lock. The call can re-enter that hold or, if it wants to read
+// and the hold is for writing, acquire a read lock as well. If there is none, own returns nil, and
+// the call must acquire the lock. It returns an error if the hold in the caller's context has
+// ended, or if the hold that the call wanted to re-enter was lost.
 func (a *acquisition) own() (*hold, error) {
 	if a.variable() != nil || a.kind.Many() {
 		return nil, nil
@@ -246,7 +246,7 @@ func (a *acquisition) own() (*hold, error) {
 }
 
 // ownHold returns the hold of a call's party, or nil. It returns an error if the party already
-// holds the lock, and is neither allowed to re-enter it nor to read while it writes.
+// holds the lock, but for that reason isn't allowed to acquire what the call asks for.
 func (a *acquisition) ownHold(s *state) (*hold, error) {
 	o := s.object(a.kind, a.name)
 	if h := o.current(s, a.kind, a.party); h != nil || o == nil {
@@ -279,8 +279,8 @@ func (h *hold) whyOver(c *Client) error {
 	return h.overError()
 }
 
-// variable returns the call's party if that is the Locker itself, because the call is a plain one.
-// For other calls it returns nil.
+// variable returns the call's party if that is a *variable, which stands for the plain calls of a
+// Locker. For other calls it returns nil.
 func (c *call) variable() *variable {
 	v, _ := c.party.(*variable)
 	return v
@@ -707,7 +707,7 @@ func (cl *claim) confirmOnce(ctx context.Context, c *Client, lost func(*claim, *
 }
 
 // request returns the request that an attempt sends. If the call is one that waits, the request
-// also registers it as a waiting writer, or gives it a place in the line of a fair lock.
+// also registers the call as a waiting writer, or gives it a place in the line of a fair lock.
 func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
 	req := at.h.claim.acquireRequest(at.lease, false)
 	switch {

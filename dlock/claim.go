@@ -148,8 +148,8 @@ func (h *hold) beginsLater(now instant) *hold {
 	return h
 }
 
-// variable returns the hold's party if that is a Locker itself, because the hold belongs to its
-// plain calls. For other holds it returns nil.
+// variable returns the hold's party if that is a *variable, which stands for the plain calls of a
+// Locker. For other holds it returns nil.
 func (h *hold) variable() *variable {
 	v, _ := h.party.(*variable)
 	return v

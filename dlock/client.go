@@ -33,7 +33,7 @@ type Client struct {
 	releases *steps.Patience // bounds releases that have no other limit
 
 	acquisitions sync.Pool     // finished acquisitions, for reuse
-	forced       atomic.Uint64 // how many locks this client has forced
+	forced       atomic.Uint64 // how many force-unlocks this client has made
 
 	// The mutex is never held during I/O, a wait, or a call of the caller's code, such as the
 	// methods of its contexts.

@@ -175,7 +175,7 @@ type Holder struct {
 	Note string
 
 	Kind      backend.Kind  // Exclusive for plain, fenced and fair locks
-	Count     int           // how many times it has locked the lock, or how many permits it holds
+	Count     int           // how many unlocks release it, or how many permits it holds
 	Remaining time.Duration // how long the hold lasts without renewal; negative if it never ends
 
 	Kept bool // released, but the lock stays taken for a time: see [AtLeast], [Client.Once]

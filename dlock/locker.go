@@ -36,7 +36,7 @@ type Locker struct {
 	name   string
 	kind   protocol.Kind
 	owner  Owner     // the owner that plain calls act for; zero if there is none
-	plain  *variable // the state of the plain calls; their party if owner is zero
+	plain  *variable // the state of the plain calls, and usually their party: see self
 
 	defaults []AcquireOption // for its acquiring calls; usually none
 }
@@ -194,8 +194,8 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 // renewed until it is unlocked, unless [FixedLease] is given. Errors are those of
 // [Locker.LockContext]. If the last hold of this Locker was lost, and hasn't been unlocked, the
 // error is [ErrLost], even without a wait. A single attempt takes as long as ctx and the store's
-// client allow, but no longer than the lease. For this limit, a lease shorter than 1 s counts as 1
-// s, and one longer than 30 s as 30 s.
+// client allow, but no longer than the lease. For this limit, the lease counts as at least 1 s and
+// at most 30 s.
 func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
 	l.mustBeMade()
 	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{bounded: true}, opts)
@@ -357,8 +357,8 @@ func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 
 // Lost returns a channel that is closed when the caller's current hold is lost or the client is
 // closed. It is already closed if the caller doesn't hold the lock. An unlock never closes it.
-// Plain reads through one Locker can't be told apart, so if one is lost, the channels of the others
-// may also be closed.
+// Plain calls that read through one Locker can't be told apart, so if one of their holds is lost,
+// the channels of the others might also be closed.
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
 	if h := l.present(l.caller(ctx)); h != nil {

@@ -58,14 +58,14 @@ const (
 	LossExpired LossReason = iota
 
 	// LossGone means that the store no longer has the hold, and no other holder is known. Another
-	// client or an operator forced the lock, or the store lost its data. It is also the reason
-	// until the store has said who holds the lock now.
+	// client or an operator force-unlocked the lock, or the store lost its data. It is also the
+	// reason until the store has said who holds the lock now.
 	LossGone
 
 	// LossTaken means that the store no longer has the hold, and someone else holds the lock.
 	LossTaken
 
-	// LossForced means that this client forced the lock.
+	// LossForced means that this client force-unlocked the lock: see [Locker.ForceUnlock].
 	LossForced
 
 	// LossPaused means that this process or its machine was paused while the lease ran out.

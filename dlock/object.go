@@ -8,7 +8,7 @@ import (
 
 // An object contains what this client has to do with one lock: its holds and its waiting calls.
 // While there are any, the object is in the client's table. A claim that has ended might still
-// refer to an object that is no longer there.
+// refer to an object that is no longer in the table.
 type object struct {
 	name   string
 	family protocol.Family

@@ -41,10 +41,10 @@ import (
 //   - The store didn't answer the release within 5 s. The release goes on in the background, and
 //     might come too late. The error wraps [ErrUnavailable], with the Op "unlock".
 //
-// When that time has passed, the occasion is forgotten, and a later call runs fn again. So keep
-// must be longer than the greatest time between the calls of any two replicas. Wrong clocks, late
-// starts, and repeated calls after an error add to that time. An hour is right for most jobs. A day
-// costs no more than a key in the store for that time.
+// When the time given as keep has passed, the occasion is forgotten, and a later call runs fn
+// again. So keep must be longer than the greatest time between the calls of any two replicas. Wrong
+// clocks, late starts, and repeated calls after an error add to that time. An hour is right for
+// most jobs. A day costs no more than a key in the store for that time.
 //
 // Once fails before fn runs if keep isn't positive or is above ten years, if the occasion is empty,
 // or if the store can't keep a lock taken. In the last case the error wraps

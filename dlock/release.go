@@ -256,8 +256,8 @@ func (p partial) release(ctx context.Context, c *Client) error {
 }
 
 // releases begins a hold's last release. From then on the owner string of the hold isn't used for
-// re-entries or renewals. releases returns the queue of calls that wait for the lock, whose lead
-// makes no request until the release is answered, or nil.
+// re-entries or renewals. releases returns the queue of calls that wait for the lock, or nil. The
+// queue's lead waits for the answer to the release before it asks the store.
 func (h *hold) releases(s *state) *queue {
 	h.state = released
 	h.count = 0
@@ -296,8 +296,8 @@ func (h *hold) depart(s *state, q *queue, now instant) departure {
 	return d
 }
 
-// carryOut performs the last release of a claim. The function first returns the answer to the first
-// request. It also sends that request, unless it was already sent in a batch.
+// carryOut performs the last release of a claim. To get the answer to the first request, it calls
+// the function first, which also sends that request, unless a batch has already sent it.
 func (d departure) carryOut(
 	ctx context.Context, c *Client, first func() (backend.ReleaseResult, error),
 ) (err error) {

@@ -19,7 +19,7 @@ import (
 // reading holds the readers of this client.
 type reading struct {
 	holds map[party]*hold // the latest hold of each party
-	lent  *claim          // a write lent to readers, or nil
+	lent  *claim          // the claim of a write lock that is lent to readers, or nil
 	older []*hold         // the parties' earlier holds, oldest first
 	young *claim          // latest claim, which new readers may join
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // A state is what a client knows of its locks. It has no store and no context, and does no I/O. The
-// methods that change the state, and the objects in it, decide what has to be done outside it, and
-// collect that here. [Client.unlock] then does it.
+// methods that change the state also decide what has to be done outside it, such as sending a
+// request. They collect that here, and [Client.unlock] then starts or does it.
 //
 // The client's mutex guards the state. [Client.lock] returns the state, so a function that is given
 // a *state runs with the mutex held. The mutex also guards what the tables refer to: objects,

@@ -11,8 +11,8 @@ import (
 // A takeBack releases a claim that no party uses any longer. It repeats the release until the store
 // has answered. If another request for the claim is unanswered, the store might carry it out later,
 // which would bring the claim back. So the takeBack goes on until a hold from even the latest such
-// request would have expired, and then makes one more release. If the store doesn't answer that one
-// either, the takeBack repeats it for a minute, or for a lease if that is longer, and then ends. A
+// request would have expired, and then makes one more release. If the store doesn't answer that
+// one, the takeBack repeats it for a minute, or for a lease if that is longer, and then ends. A
 // request that is carried out even later makes the lock unavailable for a lease, and never gives it
 // two holders.
 type takeBack struct {

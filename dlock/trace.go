@@ -27,7 +27,7 @@ type Trace struct {
 	// the returned context. The context of the Hold isn't derived from it.
 	AcquireStart func(ctx context.Context, e AcquireStart) context.Context
 
-	// AcquireDone is called when a call that acquires a lock ends, even without the lock.
+	// AcquireDone is called when such a call ends, with or without the lock.
 	AcquireDone func(ctx context.Context, e AcquireDone)
 
 	// ReleaseDone is called when an unlock of a hold has ended, and at [Client.Close] for each hold

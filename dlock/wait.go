@@ -248,9 +248,9 @@ func (a *acquisition) committed() bool {
 	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
-// firstIn returns the call that should be the lead. It never is a parked call, one whose Locker is
-// locked. If the first call is parked, firstIn returns the current lead, and if there is none or it
-// is parked, the first call that isn't. If all are parked, firstIn returns nil.
+// firstIn returns the call that should be the lead: the first call, unless it is parked, which
+// means that its Locker is locked. If it is, firstIn returns the current lead. If there is none, or
+// it is parked too, firstIn returns the first call that isn't parked, or nil if all are.
 func (q *queue) firstIn() *acquisition {
 	switch v := q.first.variable(); {
 	case !q.first.parked():
