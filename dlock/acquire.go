@@ -68,7 +68,7 @@ type waiting struct {
 }
 
 // newAcquisition returns a new or reused acquisition. Reuse is safe, because nothing refers to the
-// acquisition of a call that has returned. A reused signal channel may still contain a signal,
+// acquisition of a call that has returned. A reused signal channel might still contain a signal,
 // which does no harm.
 func (c *Client) newAcquisition() *acquisition {
 	if a, ok := c.acquisitions.Get().(*acquisition); ok {
@@ -154,7 +154,7 @@ func (a *acquisition) forgo() {
 	case a.h.count > 0:
 		h, a.h = a.h, nil
 	default:
-		a.h.claim.Stray() // an attempt may have been sent
+		a.h.claim.Stray() // an attempt might have been sent
 	}
 	if h != nil {
 		s.background(func(c *Client) { h.release(context.Background(), c) })
@@ -547,7 +547,7 @@ type attempt struct {
 	forced uint64 // how many force-unlocks this client had made when the attempt was sent
 	late   bool   // an earlier attempt got the lock, with no time left to renew it
 	place  time.Duration
-	req    backend.AcquireRequest // built with c.mu held, since the claim may change later
+	req    backend.AcquireRequest // built with c.mu held, since the claim can change later
 }
 
 // attempting prepares an attempt, and records it as sent.

@@ -18,8 +18,8 @@ import (
 // different orders can't deadlock. It tries all of them at once. If it can't get one, it releases
 // the others and waits for that one alone, as a Locker does. For a fair lock it waits in line. Once
 // it has that lock, it tries the others again. While it waits for one lock, it has no place in the
-// line of another, so a call for many contended locks may wait for a long time. If two of the locks
-// are fair and always have waiters, it may never get both.
+// line of another, so a call for many contended locks might wait for a long time. If two of the
+// locks are fair and always have waiters, it might never get both.
 //
 // Redis, Valkey and PostgreSQL get the requests for the locks on one server in one batch. Other
 // stores get one request for each lock, all at the same time. Releases are sent in the same way.
@@ -299,7 +299,7 @@ func (m *MultiLocker) unlock(ctx context.Context) []*part {
 	return t.given
 }
 
-// toUnlock returns the hold that an unlock by the caller releases, which may be a lost one. If
+// toUnlock returns the hold that an unlock by the caller releases, which can be a lost one. If
 // there is none, it returns the reason.
 func (l *Locker) toUnlock(who caller) (*hold, error) {
 	switch {

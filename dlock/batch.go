@@ -123,7 +123,7 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 		c.releaseApart(ctx, others, quiet)
 		return
 	}
-	if len(others) > 0 { // concurrently with the batch, since either may hang
+	if len(others) > 0 { // concurrently with the batch, since either might hang
 		var apart sync.WaitGroup
 		defer apart.Wait()
 		given := ctx

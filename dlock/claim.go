@@ -65,7 +65,7 @@ type claim struct {
 	kind    protocol.Kind
 	handed  bool   // whether it was handed over between holders of this client
 	back    bool   // whether a background release is in progress
-	noted   bool   // whether the store may list the owner string as waiting
+	noted   bool   // whether the store might list the owner string as waiting
 	leaving bool   // its last release is under way
 	dead    bool   // its last release has begun, or it was lost, so it isn't used any more
 	after   uint32 // the number of the client's latest attempt at the grant; wraps around
@@ -184,7 +184,7 @@ func (cl *claim) supersede(s *state) {
 	}
 }
 
-// rivals returns this client's claims that can't coexist with cl in the store. They may be invalid.
+// rivals returns this client's claims that can't coexist with cl in the store. They can be invalid.
 func (o *object) rivals(cl *claim) (all []*claim) {
 	if o == nil || cl.kind.Many() {
 		return nil
@@ -207,7 +207,7 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 }
 
 // overtaken reports whether another attempt of this client also acquired the lock, and was answered
-// before a's attempt. The store may have granted either attempt first, so it is unknown which of
+// before a's attempt. The store might have granted either attempt first, so it is unknown which of
 // the two claims was lost. If there is such an attempt, overtaken asks the store about its claim,
 // and the caller of overtaken must make a new attempt for a.
 func (a *acquisition) overtaken(s *state) (overtaken bool) {

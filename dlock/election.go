@@ -104,7 +104,7 @@ func (e *Election) campaign(ctx context.Context) (stay, error) {
 		case says(err, ctx):
 			return won, err
 		case why != nil || isHopeless(err):
-			return won, both(why, err) // the store may have answered just as ctx ended
+			return won, both(why, err) // the store might have answered just as ctx ended
 		}
 		c.warn("cannot campaign yet", "name", l.name, "err", err)
 		c.store.Pause(ctx, tries.next(firstReport, longestReport))
@@ -182,7 +182,7 @@ func (e *Election) sitOut(before *stay) {
 	l, c := before.locker, before.locker.client
 	ctx, cancel := context.WithTimeout(before.ctx, c.lease/3)
 	defer cancel()
-	// Ask for the count of this candidate's own hold, which the store may still have. If the lock
+	// Ask for the count of this candidate's own hold, which the store might still have. If the lock
 	// is held and that count is 0, someone else holds the lock.
 	req := backend.LookRequest{
 		Kind: backend.Kind(l.kind), Name: l.name, Owner: before.hold.claim.owner,
@@ -198,7 +198,7 @@ func (e *Election) sitOut(before *stay) {
 
 // IsLeader reports whether this candidate leads now: the lead function of [Election.Run] is
 // running, and its context hasn't ended, even according to the clock. IsLeader doesn't ask the
-// store. The answer may be out of date a moment later.
+// store. The answer might be out of date a moment later.
 func (e *Election) IsLeader() bool {
 	e.mustBeMade()
 	term := e.term.Load()
@@ -238,7 +238,7 @@ func leaderOf(holders []Holder) string {
 // [Election.Leader] returns, beginning with the current leader, then each new one, and "" when
 // there is none. The store notifies Changes of releases if it can. Changes also asks the store at
 // the end of the leader's lease, and each time a third of the client's lease has passed. So it
-// notices a change within a third of the client's lease. It may miss leaders that lead for a
+// notices a change within a third of the client's lease. It can miss leaders that lead for a
 // shorter time, leaders that come and go while the body of the loop runs, and the repeated election
 // of one client.
 //

@@ -275,7 +275,7 @@ func (cl *claim) giveBackWrite(c *Client, written *claim) {
 // take accepts the hold that was handed to a waiting call.
 func (a *acquisition) take(ctx context.Context) (*hold, error) {
 	c := a.client
-	a.abandon() // the call may have asked the store for a claim of its own
+	a.abandon() // the call might have asked the store for a claim of its own
 	over := c.over(ctx)
 	s := c.lock()
 	defer c.unlock()
@@ -292,7 +292,7 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 			h.claim.Forgo(c.now()) // no call has accepted it yet
 			h.offered = true       // until it is released
 		}
-		s.background(func(c *Client) { h.release(context.Background(), c) }) // it may take long
+		s.background(func(c *Client) { h.release(context.Background(), c) }) // it can take long
 		return nil, a.giveUp(over)
 	case v != nil && h.count == 0 && a.kind.Shared():
 		return h, nil // another reader of the Locker released h instead of its own hold

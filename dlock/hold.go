@@ -83,7 +83,7 @@ func (h *Hold) Context() context.Context {
 	if h.given.Load() {
 		d.end()
 	}
-	h.watch.Stop() // d is watched instead, since the caller may keep only the context
+	h.watch.Stop() // d is watched instead, since the caller might keep only the context
 	return d
 }
 
@@ -245,10 +245,10 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 // lease, whether or not ctx has ended. If fn panics, the error of the release is logged.
 //
 // If fn re-enters the lock with its context and doesn't unlock it again, the lock stays held, since
-// a goroutine that fn started may still need it. Do logs that, unless ctx names an owner. Unlock it
-// with the context that was passed to fn. To find out whether fn ran, use [Locker.TryDo], or record
-// it in fn. The error doesn't show it, since fn might return the same kind of error, from another
-// lock.
+// a goroutine that fn started might still need it. Do logs that, unless ctx names an owner. Unlock
+// it with the context that was passed to fn. To find out whether fn ran, use [Locker.TryDo], or
+// record it in fn. The error doesn't show it, since fn might return the same kind of error, from
+// another lock.
 func (l *Locker) Do(
 	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,
 ) error {
@@ -324,7 +324,7 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 }
 
 // giveBack releases the hold of a function that has returned. If the function re-entered the lock
-// and didn't unlock it again, a goroutine that it started may still need the lock. In that case
+// and didn't unlock it again, a goroutine that it started might still need the lock. In that case
 // giveBack only logs this. But if s.whole is set, it also releases the re-entries.
 func (s *stay) giveBack(ctx context.Context) error {
 	c := s.locker.client

@@ -185,7 +185,7 @@ type Holder struct {
 //
 // If the lock has no holders, its Kind says something only if it is Permits: then the name belongs
 // to a semaphore, and can't be used for another kind of lock. On Redis and Valkey a semaphore's
-// limit is a plain number, so the name may also be that of another program's key.
+// limit is a plain number, so the name might also be that of another program's key.
 type LockInfo struct {
 	Name    string
 	Kind    backend.Kind // Exclusive for plain, fenced and fair locks; Write for read-write locks
@@ -261,10 +261,10 @@ func partsOf(owner string) (client, note string) {
 
 // Locks returns an iterator over the store's locks whose names begin with prefix, in no particular
 // order. It reads them from the store page by page. It yields each lock that is held throughout the
-// iteration, and may yield locks that are acquired or released meanwhile. The iteration ends at the
-// first error, which is that of ctx, [ErrClosed], or the store's. If the store can't list its
-// locks, the error wraps [errors.ErrUnsupported]. The iteration may take a while, but doesn't block
-// the store. On Redis and Valkey it scans every key (SCAN).
+// iteration, and can also yield locks that are acquired or released meanwhile. The iteration ends
+// at the first error, which is that of ctx, [ErrClosed], or the store's. If the store can't list
+// its locks, the error wraps [errors.ErrUnsupported]. The iteration can take a while, but doesn't
+// block the store. On Redis and Valkey it scans every key (SCAN).
 func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, error] {
 	mustBeContext(ctx)
 	return func(yield func(LockInfo, error) bool) {

@@ -44,8 +44,8 @@ func (l *Latch) Name() string { l.mustBeMade(); return l.name }
 // Set gives the latch a count, and reports whether it did. False means that the latch already has a
 // count, which is left unchanged. So each participant may call Set. An n below 1 is an error.
 //
-// Errors are those of [Locker.IsLocked]. After [ErrUnavailable] the count may have been set, or may
-// be set later.
+// Errors are those of [Locker.IsLocked]. After [ErrUnavailable] the count might have been set, or
+// might be set later.
 func (l *Latch) Set(ctx context.Context, n int64) (bool, error) {
 	if n < 1 {
 		l.mustBeMade()
@@ -59,9 +59,9 @@ func (l *Latch) Set(ctx context.Context, n int64) (bool, error) {
 // open, CountDown does nothing.
 //
 // Errors are those of [Locker.IsLocked]. A request that certainly wasn't carried out is retried for
-// at most 5 s. After [ErrUnavailable] the count may have been decremented, or may be decremented
-// later. A second call may then count twice, and open the latch too early, so check [Latch.Count]
-// first.
+// at most 5 s. After [ErrUnavailable] the count might have been decremented, or might be
+// decremented later. A second call might then count twice, and open the latch too early, so check
+// [Latch.Count] first.
 func (l *Latch) CountDown(ctx context.Context) error {
 	l.mustBeMade()
 	mustBeContext(ctx)

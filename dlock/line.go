@@ -159,7 +159,7 @@ func (q *queue) ask(claims []*claim) {
 	}
 }
 
-// looked records which places a look may have renewed in the store. If one of them belongs to a
+// looked records which places a look might have renewed in the store. If one of them belongs to a
 // call that has left the line in the meantime, looked starts to remove that place in the
 // background.
 func (s *state) looked(claims []*claim, sent instant, place time.Duration, err error) {
@@ -261,7 +261,7 @@ func (a *acquisition) tookPlace(s *state, q *queue, remaining time.Duration) {
 	}
 	switch {
 	case q.subscribed == standing && a.sent <= q.stood:
-		// The store may have granted the lock to this call before the subscription began, so that
+		// The store might have granted the lock to this call before the subscription began, so that
 		// no notification comes. The last look didn't ask about this call, so look again.
 		q.lookAtLine(s)
 	case !q.looking:
@@ -282,7 +282,7 @@ func (q *queue) granted(c *Client, g backend.Grant) {
 // can renew that lease in time, it becomes the holder. Otherwise its place in line is lost, or soon
 // will be, and a look restores the place. A look doesn't help if the store is so far away that
 // later grants would also come too late. In that case the call makes an attempt that asks for the
-// lock with the lease that the caller wants, and the store may put this attempt ahead of all
+// lock with the lease that the caller wants, and the store can put this attempt ahead of all
 // others.
 func (q *queue) grant(s *state, a *acquisition, since instant, lease time.Duration) {
 	a.h.claim.noted = true

@@ -219,12 +219,12 @@ func (l *Locker) UnlockContext(ctx context.Context) error {
 }
 
 // ForceUnlock frees the lock in the store, whichever client holds it, and reports whether it was
-// held. It is for operators, since the holder may still be in its critical section. A holder in
+// held. It is for operators, since the holder might still be in its critical section. A holder in
 // this client is told at once. A holder in another client is told at its next renewal, or with a
-// [FixedLease] at the end of its lease. Until then two holders may act at once. ForceUnlock sends
+// [FixedLease] at the end of its lease. Until then two holders might act at once. ForceUnlock sends
 // one request. After an error from the store, it is unknown whether the request was carried out. It
-// may still be carried out later, and then frees the lock of whoever holds it by that time. If the
-// name belongs to data that isn't a lock, the error is [ErrConflict], and nothing changes.
+// might still be carried out later, and then frees the lock of whoever holds it by that time. If
+// the name belongs to data that isn't a lock, the error is [ErrConflict], and nothing changes.
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	released, err := l.force(ctx)

@@ -11,7 +11,7 @@ import (
 
 // A lookout tells a call when to ask the store again, until the call finds the state that it waits
 // for. It listens for notifications from the store. It also polls now and then, since notifications
-// may get lost, and the end of a lease causes none.
+// can get lost, and the end of a lease causes none.
 type lookout struct {
 	client   *Client
 	end      context.CancelFunc // stops listening

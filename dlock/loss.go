@@ -41,7 +41,7 @@ type Loss struct {
 	By string
 }
 
-// The methods of Loss also read the deprecated fields, since a program may create a Loss with only
+// The methods of Loss also read the deprecated fields, since a program can create a Loss with only
 // those, for example in a test.
 
 func (l *Loss) unconfirmed() time.Duration { return cmp.Or(l.Unconfirmed, l.Renewed) }

@@ -39,7 +39,7 @@ const DefaultHandover = 10 * time.Millisecond
 // store. If a lock was acquired from the store less than d ago, and is renewed, an unlock passes it
 // to the goroutine of this client that has waited longest. That is a thousand times faster than a
 // round trip. After d an unlock releases the lock in the store, so that other processes get their
-// turn. They may wait for up to d longer. The default is [DefaultHandover]. [New] panics if d is
+// turn. They might wait for up to d longer. The default is [DefaultHandover]. [New] panics if d is
 // negative or above ten years.
 //
 // A hand-over relies on the store's last answer. After a [Locker.ForceUnlock] by another client, or
@@ -212,7 +212,7 @@ func Wait(d time.Duration) AcquireOption {
 //
 // On etcd, which counts leases in seconds, the client that unlocked the lock frees it on time, when
 // d has passed. If that client is closed before then, or its process dies, or d is longer than ten
-// minutes, the lock may stay taken for up to three seconds more.
+// minutes, the lock might stay taken for up to three seconds more.
 func AtLeast(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.atLeast, o.keeps = d, true }
 }

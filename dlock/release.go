@@ -26,7 +26,7 @@ func (l *Locker) releaseParty(ctx context.Context, p party) error {
 	}
 }
 
-// latest returns the hold that an unlock by p would release, or nil. The hold may be lost.
+// latest returns the hold that an unlock by p would release, or nil. The hold might be lost.
 func (l *Locker) latest(p party) *hold {
 	s := l.client.lock()
 	defer l.client.mu.Unlock()
@@ -36,7 +36,7 @@ func (l *Locker) latest(p party) *hold {
 	return s.lastLoss(l.lostKey(p))
 }
 
-// presentHold returns a party's hold on a Locker's lock, or nil. The hold may have expired.
+// presentHold returns a party's hold on a Locker's lock, or nil. The hold might have expired.
 func (l *Locker) presentHold(s *state, p party) *hold {
 	o := s.object(l.kind, l.name)
 	if l.kind.Shared() || o == nil {
@@ -173,7 +173,7 @@ func (h *hold) releaseLater(c *Client, why error) error {
 	s := c.lock()
 	defer c.unlock()
 	s.background(func(c *Client) {
-		// Only this hold is released. Its owner may have another hold of the lock by now.
+		// Only this hold is released. Its owner might have another hold of the lock by now.
 		if err := h.release(context.Background(), c); err != nil && err != errAgain {
 			c.warn("late unlock", "name", h.claim.object.name, "err", err)
 		}
@@ -366,16 +366,16 @@ func (cl *claim) staysTaken(s *state) {
 	}
 	over := s.now() + kept(cl.Left(s.now())) + endJitter
 	if q := o.line; q != nil {
-		q.soon = q.soon || q.looking // the current look may have missed it
+		q.soon = q.soon || q.looking // the current look might have missed it
 		s.hasten(&q.look, over)
 	}
 	switch q := o.queue; {
 	case q == nil || q.lead == nil:
 	case cl.kind.Many():
-		q.wake(s) // the lead may not have asked yet
+		q.wake(s) // the lead might not have asked yet
 	default:
 		if q.again == 0 || over < q.again {
-			q.again = over // an attempt under way may predate this
+			q.again = over // an attempt under way might predate this
 		}
 		s.hasten(&q.lead.alarm, over)
 	}
@@ -414,7 +414,7 @@ func (cl *claim) drainOn(
 	err error,
 ) (freed backend.ReleaseResult, _ error) {
 	var tries backoff
-	sent := false // whether an earlier release may have arrived
+	sent := false // whether an earlier release might have arrived
 	for ; ; res, err = cl.sendRelease(ctx, c, lease, ask) {
 		if isDisplaced(err) {
 			res, err = backend.ReleaseResult{Outcome: backend.NotHeld}, nil
@@ -506,7 +506,7 @@ func (h *hold) releaseForsaken(ctx context.Context, c *Client, before []*claim) 
 }
 
 // releaseOnce sends one release, even if the client is closed. If sent is set, an earlier release
-// may have been carried out, so it isn't an error if the store has no hold.
+// might have been carried out, so it isn't an error if the store has no hold.
 func (cl *claim) releaseOnce(
 	ctx context.Context, c *Client, lease time.Duration, sent bool,
 ) (res backend.ReleaseResult, err error) {

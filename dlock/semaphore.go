@@ -15,7 +15,7 @@ import (
 // out.
 //
 // Within a client, calls are served in order of arrival, as with golang.org/x/sync/semaphore. A
-// call for many permits isn't overtaken by calls for few. Calls of other clients may overtake it.
+// call for many permits isn't overtaken by calls for few. Calls of other clients can overtake it.
 // For up to the hand-over time (see [WithHandover]), released permits pass to the first waiter of
 // the same client without a request to the store, if that waiter wants the same number.
 //

@@ -359,7 +359,7 @@ func (h *hold) releaseShared(ctx context.Context, c *Client) error {
 	}
 	if joins := cl.more.joins; cl.mayBeJoined(s) {
 		c.unlock()
-		runtime.Gosched() // another goroutine may be about to join
+		runtime.Gosched() // another goroutine might be about to join
 		c.mu.Lock()
 		switch {
 		case cl.more.holds > 0 || cl.more.joins != joins:
@@ -541,7 +541,7 @@ func (a *acquisition) readUnder(ctx context.Context, w *hold) (*hold, error) {
 		return nil, ErrClosed
 	case inner.dead:
 		inner.Stray()
-		inner.takeBack(s) // the request may have followed the release
+		inner.takeBack(s) // the request might have followed the release
 		return nil, errAgain
 	}
 	inner.Granted(sent, a.o.lease)

@@ -27,9 +27,9 @@ type state struct {
 	struckAt   instant                               // when this client last force-unlocked a lock
 	lost       map[lostKey][]*hold                   // lost holds that weren't unlocked yet
 	losses     []*hold                               // the same holds, oldest first
-	troubles   map[*claim]why                        // why these claims may be lost
+	troubles   map[*claim]why                        // why these claims are in danger
 	lastLosses []*Loss                               // oldest first
-	lostHolds  counter                               // may be read without the mutex
+	lostHolds  counter                               // can be read without the mutex
 	stalled    stall                                 // the last stall
 	forgot     bool                                  // whether some lost holds were forgotten
 	spare      *queue                                // for reuse

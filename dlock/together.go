@@ -563,7 +563,7 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 	} else if len(then) > 0 {
 		var last sync.WaitGroup
 		defer last.Wait()
-		soon, now := context.WithTimeout(ctx, shortestRound) // the releases of the others may hang
+		soon, now := context.WithTimeout(ctx, shortestRound) // the other releases might hang
 		defer now()
 		last.Go(func() {
 			<-soon.Done()

@@ -68,7 +68,7 @@ func (all *streaks) of(key lockKey) (s streak, known bool) {
 	return s, known
 }
 
-// note remembers a streak. It may forget many older ones to make room.
+// note remembers a streak. It can forget many older ones to make room.
 func (all *streaks) note(key lockKey, s streak) {
 	if _, known := all.young[key]; !known && len(all.young) >= mostStreaks {
 		all.young, all.old = all.old, all.young
@@ -129,9 +129,9 @@ func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own m
 	}
 }
 
-// secondTurn reports whether this client takes a second turn at once. It does so every other time, if
-// several other clients wait and all of them are strangers. It never does so for a lock that can be
-// handed over.
+// secondTurn reports whether this client takes a second turn at once. It takes one every other
+// time, if several other clients wait and all of them are strangers. It never does so for a lock
+// that can be handed over.
 func (cl *claim) secondTurn(s *state, res backend.ReleaseResult) bool {
 	cr := s.crowds[cl.object.key()]
 	if cl.kind.Passes() || cr == nil || res.Strangers < 2 || res.Strangers < res.Waiting ||
@@ -207,7 +207,7 @@ func (cr *crowd) sitOut(s *state, q *queue) {
 	if q == nil {
 		return
 	}
-	q.refusal = refusal{} // the store may now grant the request
+	q.refusal = refusal{} // the store might now grant the request
 	if q.lead != nil {
 		q.hear(s, cr.until)
 	}

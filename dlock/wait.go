@@ -17,7 +17,7 @@ type queue struct {
 	first, last *acquisition
 	length      int
 	placed      bool         // calls have places, and there's no lead
-	partners    int          // calls whose party may have other calls
+	partners    int          // calls whose party can have other calls
 	writers     int          // calls that want the lock exclusively
 	lead        *acquisition // call that asks the store, or nil
 	woken       bool         // there is news since the lead's attempt
@@ -639,15 +639,15 @@ func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) i
 	if !s.notifies || q.subscribed == failing || q.subscribed == denied {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
-	// If the lease may end before the look, the lead looks when the lease ends. Otherwise the lock
-	// would stay free until the look.
+	// If the lease might end before the look, the lead looks when the lease ends. Otherwise the
+	// lock would stay free until the look.
 	if remaining >= 0 && remaining < wait+min(wait/10, jitter) {
 		wait, jitter = remaining+time.Millisecond, endJitter
 	}
 	wait = max(wait, shortestWait)
 	at := now + wait + rand.N(min(wait/10, jitter)+1)
 	if q.again > 0 {
-		// the answer may predate a release that this client let pass
+		// the answer might predate a release that this client let pass
 		at = min(at, max(now, q.again))
 	}
 	return at

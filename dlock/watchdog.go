@@ -79,7 +79,7 @@ func (s *state) unschedule(a *alarm) {
 	}
 }
 
-// arm sets the timer for the first alarm. It may ring too early, never too late.
+// arm sets the timer for the first alarm. The timer might ring too early, but never too late.
 func (s *state) arm() {
 	if len(s.alarms.heap) == 0 || s.closed {
 		return
