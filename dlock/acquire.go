@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// An acquisition is an acquiring call in progress.
+// An acquisition is a call that acquires a lock, from its beginning until it returns.
 type acquisition struct {
 	client *Client
 	call
@@ -25,23 +25,23 @@ type call struct {
 	name     string
 	party    party
 	o        acquireOptions
-	bound    *hold         // the hold in the caller's context, to re-enter or read under; or nil
-	partners bool          // whether other calls may share the party and re-enter its hold
+	bound    *hold         // the lock's hold in the caller's context, or nil
+	partners bool          // whether other calls can have the same party, and re-enter its hold
 	budget   time.Duration // the longest time that the call may wait; 0 if unknown
-	quiet    bool          // failures aren't logged, since a bounded wait ends with an error
+	quiet    bool          // no log of failures: the wait is bounded, and its error tells them
 	began    instant
-	excluded func() // if not nil, called once the store says that someone else holds the lock
+	excluded func() // if not nil, called when the store says that someone else has the lock
 }
 
-// An inquiry is the state of an acquisition's requests to the store. All attempts use the same
-// owner string until the acquisition abandons its claim. So an attempt that the store carries out
-// late still belongs to that claim.
+// An inquiry contains what an acquisition knows about its requests to the store. All attempts use
+// the same owner string until the acquisition abandons its claim, so an attempt that the store
+// carries out late still belongs to that claim.
 type inquiry struct {
 	h        *hold   // the hold that the attempts ask for
-	within   *hold   // the hold that the call re-enters, from its context or its party
+	within   *hold   // the hold that the call re-enters, found by its context or party
 	attempt  uint64  // the number of the latest attempt
 	sent     instant // when that attempt was sent
-	seen     uint64  // the number of acquiring requests this client had sent when the wait began
+	seen     uint64  // the number of attempts this client had made when the wait began
 	answered bool    // whether the store said, or this client knew, that the lock was held
 	here     bool    // whether the holder is another call of this client
 	via      Via     // how the call got the lock
@@ -52,23 +52,23 @@ type inquiry struct {
 	report   instant // when the next failure may be logged
 }
 
-// waiting is an acquisition's place in a queue. Client.mu guards it.
+// waiting contains what an acquisition needs to wait in a queue. Client.mu guards it.
 type waiting struct {
 	in         *queue // nil if the call isn't in a queue
 	prev, next *acquisition
 	signal     chan struct{} // wakes the call to check for changes
 	alarm      alarm         // wakes the call for its next look
-	since      instant       // when the call began; 0 if it hasn't waited yet
+	since      instant       // when the call began; set when it first waits, and 0 until then
 	fresh      bool          // whether the call's next move is an attempt
-	late       bool          // the store granted the lock, but too late for the call to renew it
+	late       bool          // the grant came too late for the call to renew the lease
 	trying     bool          // an attempt is under way
 	joined     bool          // another call of the party got the lock, so this one can re-enter it
 	handed     *hold         // the hold that was handed to the call, or that it joined
-	cut        func()        // cancels the attempt under way once the call gets a hold without it
+	cut        func()        // cancels the current attempt, when the call gets a hold without it
 }
 
 // newAcquisition returns a new or reused acquisition. Reuse is safe, because nothing refers to the
-// acquisition of a call that has returned. A reused signal channel may still contain a signal,
+// acquisition of a call that has returned. A reused signal channel might still contain a signal,
 // which does no harm.
 func (c *Client) newAcquisition() *acquisition {
 	if a, ok := c.acquisitions.Get().(*acquisition); ok {
@@ -110,7 +110,7 @@ func (a *acquisition) carryOut(ctx context.Context) (h *hold, err error) {
 }
 
 // cleanUp cleans up after a call. over and told say whether acquireInTime has returned and whether
-// the traces were called. If one of them is false, something panicked.
+// the traces were told the outcome. If one of them is false, something panicked.
 func (a *acquisition) cleanUp(ctx context.Context, h *hold, over, told bool) {
 	c := a.client
 	switch {
@@ -154,7 +154,7 @@ func (a *acquisition) forgo() {
 	case a.h.count > 0:
 		h, a.h = a.h, nil
 	default:
-		a.h.claim.Stray() // an attempt may have been sent
+		a.h.claim.Stray() // an attempt might have been sent
 	}
 	if h != nil {
 		s.background(func(c *Client) { h.release(context.Background(), c) })
@@ -189,7 +189,8 @@ func (a *acquisition) acquireInTime(ctx context.Context) (*hold, error) {
 // firstBackoff is the pause after the first failed attempt.
 const firstBackoff = 50 * time.Millisecond
 
-// acquireOnce re-enters, joins or acquires the lock. If the call may wait, it waits for the lock.
+// acquireOnce re-enters, joins or acquires the lock. If the lock is held, the call waits for it,
+// unless it mustn't wait.
 func (a *acquisition) acquireOnce(ctx context.Context) (*hold, error) {
 	own, err := a.own()
 	a.via = ViaStore
@@ -214,9 +215,10 @@ func (a *acquisition) acquireOnce(ctx context.Context) (*hold, error) {
 	return a.queueUp(ctx)
 }
 
-// own returns the party's hold on the lock, which the call can re-enter or read under. If there is
-// none, own returns nil, and the call must acquire the lock. It returns an error if the hold in the
-// caller's context has ended, or if the hold that the call wanted to re-enter was lost.
+// own returns the party's hold on the lock. The call can re-enter that hold or, if it wants to read
+// and the hold is for writing, acquire a read lock as well. If there is none, own returns nil, and
+// the call must acquire the lock. It returns an error if the hold in the caller's context has
+// ended, or if the hold that the call wanted to re-enter was lost.
 func (a *acquisition) own() (*hold, error) {
 	if a.variable() != nil || a.kind.Many() {
 		return nil, nil
@@ -244,7 +246,7 @@ func (a *acquisition) own() (*hold, error) {
 }
 
 // ownHold returns the hold of a call's party, or nil. It returns an error if the party already
-// holds the lock as a kind that conflicts with the one that the call asks for.
+// holds the lock, but for that reason isn't allowed to acquire what the call asks for.
 func (a *acquisition) ownHold(s *state) (*hold, error) {
 	o := s.object(a.kind, a.name)
 	if h := o.current(s, a.kind, a.party); h != nil || o == nil {
@@ -277,8 +279,8 @@ func (h *hold) whyOver(c *Client) error {
 	return h.overError()
 }
 
-// variable returns the state of the Locker's plain calls if this is a plain call, and nil
-// otherwise.
+// variable returns the call's party if that is a *variable, which stands for the plain calls of a
+// Locker. For other calls it returns nil.
 func (c *call) variable() *variable {
 	v, _ := c.party.(*variable)
 	return v
@@ -287,9 +289,9 @@ func (c *call) variable() *variable {
 // single reports whether the call mustn't wait. Such a call makes one attempt.
 func (a *acquisition) single() bool { return a.o.bounded && a.o.wait == 0 }
 
-// retries reports whether the call tries again after err. A call that mustn't wait does so only if
-// its context has ended or the client is closed. The next try then returns the context's error or
-// ErrClosed.
+// retries reports whether the call tries again after err. A call that mustn't wait doesn't, unless
+// its context has ended or the client is closed: then the next try asks nothing, and returns the
+// context's error or ErrClosed.
 func (a *acquisition) retries(ctx context.Context, err error) bool {
 	if isFinal(err) {
 		return false
@@ -300,8 +302,8 @@ func (a *acquisition) retries(ctx context.Context, err error) bool {
 	return backend.KindOf(err) != backend.Refused && (!a.single() || a.client.over(ctx) != nil)
 }
 
-// final returns the error to report to the caller if the call ends with err. It wraps errors of the
-// store with ErrUnavailable.
+// final returns the error to report to the caller if the call ends with err. It wraps the store's
+// errors with ErrUnavailable.
 func final(err error) error {
 	if isFinal(err) {
 		return err
@@ -323,8 +325,8 @@ func isFinal(err error) bool {
 }
 
 // fail records err as the reason why an attempt failed. If cut is set, the attempt failed only
-// because the call ended. Then err is recorded only if there is no answer or earlier failure to
-// report.
+// because the call ended. That says little, so fail then ignores err if the store has answered
+// another attempt, or another failure is recorded.
 func (a *acquisition) fail(cut bool, err error) {
 	if !cut || !a.answered && a.failure == nil {
 		a.failure = err
@@ -347,8 +349,8 @@ func (heldHere) Is(target error) bool { return target == ErrHeld }
 // or as another kind.
 var errHeldHere = fmt.Errorf("%w: %w", ErrNotAcquired, heldHere{})
 
-// isHeld reports whether a call ended with errHeld. It ignores errors of the caller that wrap
-// errHeld, such as the cause of the caller's context.
+// isHeld reports whether a call ended with errHeld. It returns false for an error of the caller
+// that wraps an earlier errHeld, such as the cause of the caller's context.
 func isHeld(err error) bool {
 	if end, ok := err.(endError); ok {
 		err = end.error
@@ -382,9 +384,9 @@ func (c *Client) over(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// giveUp returns the error of a call that ends because of why. It adds what is known about the
-// lock. The error says that someone else holds the lock only if the store said so, or this client
-// knew it, during the call.
+// giveUp returns the error of a call that ends for the reason given. It adds what is known about
+// the lock. The error says that someone else holds the lock only if the store said so, or this
+// client knew it, during the call.
 func (a *acquisition) giveUp(why error) error {
 	waited := why == errWaited
 	if waited {
@@ -537,15 +539,15 @@ func (cl *claim) answeredLate(c *Client, res backend.AcquireResult, err error) {
 	}
 }
 
-// An attempt is an acquiring request that is under way.
+// An attempt is a request for the lock that is prepared or under way.
 type attempt struct {
 	h      *hold
 	lease  time.Duration
 	sent   instant
-	forced uint64 // how often this client had forced a lock when the attempt was sent
-	late   bool   // the store gave the call the lock earlier, but too late to renew it
+	forced uint64 // how many force-unlocks this client had made when the attempt was sent
+	late   bool   // an earlier attempt got the lock, with no time left to renew it
 	place  time.Duration
-	req    backend.AcquireRequest // built with c.mu held, since the claim may change later
+	req    backend.AcquireRequest // built with c.mu held, since the claim can change later
 }
 
 // attempting prepares an attempt, and records it as sent.
@@ -571,8 +573,9 @@ func (a *acquisition) attempting() attempt {
 	return at
 }
 
-// attempted processes the answer to an attempt. If the lock was granted, but this client has forced
-// a lock since the attempt was sent, it asks the store whether the claim still exists.
+// attempted processes the answer to an attempt. If the lock was granted, but this client has
+// force-unlocked any lock since the attempt was sent, attempted asks the store whether the claim
+// still exists.
 func (a *acquisition) attempted(
 	ctx context.Context, at attempt, res backend.AcquireResult, err error,
 ) (time.Duration, error) {
@@ -621,7 +624,7 @@ func (a *acquisition) conclude(
 		h.claim.more.token = res.Token
 	}
 	if err := a.unusable(s); err != nil {
-		h.claim.Stray() // the store may keep the claim although no call uses it
+		h.claim.Stray() // the store might keep the claim, although no call uses it
 		return 0, err
 	}
 	if a.reads(s) {
@@ -666,8 +669,8 @@ func (a *acquisition) unusable(s *state) error {
 	}
 }
 
-// confirm asks the store whether a claim still exists, and calls lost if it doesn't. If the store
-// gives no answer, confirm keeps asking in the background.
+// confirm asks the store whether a claim still exists. If it doesn't, confirm calls the function
+// lost. If the store gives no answer, confirm keeps asking in the background.
 func (cl *claim) confirm(ctx context.Context, c *Client, lost func(*claim, *state)) {
 	if cl.confirmOnce(ctx, c, lost) {
 		return
@@ -682,8 +685,8 @@ func (cl *claim) confirm(ctx context.Context, c *Client, lost func(*claim, *stat
 	})
 }
 
-// confirmOnce asks the store once whether a claim still exists, and calls lost if it doesn't. It
-// returns false if the store must be asked again.
+// confirmOnce asks the store once whether a claim still exists. If it doesn't, confirmOnce calls
+// the function lost. It returns false if the store must be asked again.
 func (cl *claim) confirmOnce(ctx context.Context, c *Client, lost func(*claim, *state)) bool {
 	c.mu.Lock()
 	req := cl.lookRequest()
@@ -692,7 +695,7 @@ func (cl *claim) confirmOnce(ctx context.Context, c *Client, lost func(*claim, *
 	s := c.lock()
 	defer c.unlock()
 	if backend.Kind(cl.kind) != req.Kind {
-		return false // the claim is a read now, but the answer is about the write
+		return false // the claim is for reading by now, the answer for writing
 	}
 	if isDisplaced(err) {
 		res, err = backend.LookResult{}, nil
@@ -703,8 +706,8 @@ func (cl *claim) confirmOnce(ctx context.Context, c *Client, lost func(*claim, *
 	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.Until()
 }
 
-// request returns the acquiring request of an attempt. If the call may wait, the request also
-// registers the call as a waiting writer, or gives it a place in the line of a fair lock.
+// request returns the request that an attempt sends. If the call is one that waits, the request
+// also registers the call as a waiting writer, or gives it a place in the line of a fair lock.
 func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
 	req := at.h.claim.acquireRequest(at.lease, false)
 	switch {
@@ -720,8 +723,8 @@ func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
 	return req
 }
 
-// placeLease returns how long the store remembers a waiting writer that doesn't ask again. It
-// returns 0 for other calls.
+// placeLease returns how long the store remembers that this call waits to write, if it doesn't ask
+// again. It returns 0 if the call doesn't want to write.
 func (a *acquisition) placeLease() time.Duration {
 	if !a.kind.Notes() {
 		return 0
@@ -729,8 +732,9 @@ func (a *acquisition) placeLease() time.Duration {
 	return min(longestPlace, max(a.o.lease, shortestPlace))
 }
 
-// The store remembers a waiting writer for the length of its lease, within these limits. The first
-// call in the queue repeats its request after a third of that time.
+// The store remembers a waiting writer for as long as the lease that it wants, but not longer or
+// shorter than these limits. The first call in the queue repeats its request each time a third of
+// this time has passed.
 const (
 	longestPlace  = 3 * time.Second
 	shortestPlace = 300 * time.Millisecond
@@ -822,8 +826,8 @@ func (a *acquisition) reenter(ctx context.Context, h *hold) error {
 	return h.failReentry(s, asked, res, err)
 }
 
-// prolong records that the store granted a re-entry or a partial release. asked is the lease that
-// the request asked for, and lease is the one that the next renewal asks for.
+// prolong records that the store granted a re-entry or a partial release. The request asked for the
+// lease asked. The next renewal will ask for the other one, lease.
 func (h *hold) prolong(s *state, sent instant, lease, asked time.Duration) {
 	cl := h.claim
 	cl.StepGranted(sent, lease, asked)

@@ -10,24 +10,24 @@ import (
 )
 
 // MultiLocker treats several locks as one. A call gets all of them or none. It implements
-// [sync.Locker]. The locks may be of any kind, client and store. Its methods act like those of a
-// Locker. The rules of [Locker] for plain calls and owners apply to each lock, so an owner's holds
-// are re-entered.
+// [sync.Locker]. The locks can be of different kinds, and belong to different clients and stores.
+// Its methods act like those of a Locker. The rules of [Locker] for plain calls and owners apply to
+// each lock. For example, an owner that already holds one of the locks re-enters it.
 //
-// It never waits while it holds some of the locks, so programs that want the same locks in
+// A call never waits while it holds some of the locks, so programs that want the same locks in
 // different orders can't deadlock. It tries all of them at once. If it can't get one, it releases
 // the others and waits for that one alone, as a Locker does. For a fair lock it waits in line. Once
 // it has that lock, it tries the others again. While it waits for one lock, it has no place in the
-// line of another, so a call for many contended locks may wait for a long time. If two of the locks
-// are fair and always have waiters, it may never get both.
+// line of another, so a call for many contended locks might wait for a long time. If two of the
+// locks are fair and always have waiters, it might never get both.
 //
 // Redis, Valkey and PostgreSQL get the requests for the locks on one server in one batch. Other
 // stores get one request for each lock, all at the same time. Releases are sent in the same way.
 // Locks on several servers aren't acquired at the same instant, but all are held when the call
 // returns. A store that doesn't answer for one lock delays the others by at most a second.
 //
-// Each lock is acquired with the defaults of its Locker (see [Locker.With]), except for [Wait]. The
-// shortest of their waits bounds the wait for all locks together.
+// Each lock is acquired with the defaults of its Locker (see [Locker.With]), except for [Wait]. A
+// call waits for all locks together at most as long as the shortest Wait among the defaults.
 //
 // Passing two Lockers for the same lock is an error, even if they are of different kinds, such as
 // both sides of an [RWLocker]. If the two Lockers belong to different clients, the mistake goes
@@ -135,8 +135,8 @@ func (m *MultiLocker) Lock() {
 	}
 }
 
-// Unlock releases all locks, each as [Locker.Unlock] does. If one of them panics, the others are
-// released first.
+// Unlock releases all locks, each as [Locker.Unlock] does. If the release of one of them panics,
+// Unlock still releases the others before it panics.
 func (m *MultiLocker) Unlock() {
 	if err := m.usable("unlock"); err != nil {
 		panic(err)
@@ -155,10 +155,10 @@ func (m *MultiLocker) Unlock() {
 	}
 }
 
-// LockContext waits for all locks, at most as long as ctx and [Wait] allow for all of them
-// together. The locks are renewed until they are unlocked, unless [FixedLease] is given. After an
-// error the call holds none of them. The errors are those of [Locker.LockContext], and name the
-// lock that was the cause.
+// LockContext waits until it has all locks. ctx and [Wait] limit the total time. The locks are
+// renewed until they are unlocked, unless [FixedLease] is given. After an error the call holds none
+// of them. The errors are those of [Locker.LockContext], and name the lock that couldn't be
+// acquired.
 func (m *MultiLocker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	_, err := m.acquire(ctx, "lock", false, acquireOptions{}, opts)
 	return err
@@ -175,9 +175,9 @@ func (m *MultiLocker) TryLock(ctx context.Context, opts ...AcquireOption) (bool,
 	return err == nil, err
 }
 
-// UnlockContext releases the locks, or one hold of an owner on each of them, concurrently: see
-// [Locker.UnlockContext]. Each error names its lock, and several errors are joined. A failure
-// doesn't stop the release of the other locks.
+// UnlockContext releases all locks concurrently, each as [Locker.UnlockContext] does: if ctx names
+// an owner, it releases one hold of that owner on each lock. Each error names its lock, and several
+// errors are joined. A failure doesn't stop the release of the other locks.
 func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 	if err := m.usable("unlock"); err != nil {
 		return err
@@ -190,12 +190,13 @@ func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 // of them. It acts for the owner or hold of ctx, as [Locker.Acquire] does. If ctx has neither,
 // Acquire acts for a new owner.
 //
-// The Hold is lost when the first of its locks is lost. Then its context ends with that loss as its
-// cause. The other locks stay held until its Release. Calls with its context re-enter each of the
-// locks. Its Until is the earliest Until of its locks. Its Name and HolderID are those of all
-// locks, joined by ", ". Its Token, and [Token] of its context, come from the last Locker given to
-// [All] that has tokens. To get the token of another lock, acquire that lock with the context. Its
-// Release releases all locks concurrently, and joins the errors.
+// The Hold is lost when the first of its locks is lost. The Hold's context then ends with that loss
+// as its cause, but the other locks stay held until [Hold.Release]. Calls with the Hold's context
+// re-enter each of the locks. [Hold.Until] returns the earliest time of all locks. [Hold.Name] and
+// [Hold.HolderID] return those of all locks, joined by ", ". [Hold.Token], and [Token] of the
+// Hold's context, return the token of the last Locker given to [All] that has tokens. To get the
+// token of another lock, acquire that lock with the context. [Hold.Release] releases all locks
+// concurrently, and joins the errors.
 func (m *MultiLocker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	t, err := m.acquire(ctx, "acquire", true, acquireOptions{}, opts)
 	if err != nil {
@@ -244,8 +245,8 @@ func (m *MultiLocker) TryDo(
 	return true, t.run(ctx, fn)
 }
 
-// acquire acquires the locks for the caller. If alone is set and the context names no owner, the
-// call is a new owner.
+// acquire acquires the locks for the caller. If the context names no owner, and alone is set, the
+// call acts for a new owner.
 func (m *MultiLocker) acquire(
 	ctx context.Context, op string, alone bool, o acquireOptions, opts []AcquireOption,
 ) (*together, error) {
@@ -259,8 +260,8 @@ func (m *MultiLocker) acquire(
 	return t, nil
 }
 
-// wanted returns the parts of a call, one for each lock. If alone is set and the context names no
-// owner, the parts belong to a new owner.
+// wanted returns the parts of a call, one for each lock. If the context names no owner, and alone
+// is set, the parts belong to a new owner.
 func (m *MultiLocker) wanted(ctx context.Context, alone bool) *together {
 	t := &together{parts: make([]*part, len(m.order)), given: make([]*part, len(m.order))}
 	parts := make([]part, len(m.order))
@@ -298,7 +299,7 @@ func (m *MultiLocker) unlock(ctx context.Context) []*part {
 	return t.given
 }
 
-// toUnlock returns the hold that an unlock by the caller releases, which may be a lost one. If
+// toUnlock returns the hold that an unlock by the caller releases, which can be a lost one. If
 // there is none, it returns the reason.
 func (l *Locker) toUnlock(who caller) (*hold, error) {
 	switch {

@@ -9,11 +9,11 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// If the store supports batches, a client sends its attempts at several locks in one batch. It does
-// the same with the last releases of several holds. The work before and after these requests is
-// done for each lock separately.
+// If the store supports batches, a client sends its attempts at several locks in one batch. It also
+// sends the releases that end several holds in one batch. The work before and after these requests
+// is done for each lock separately.
 
-// A joint is a call that makes its attempt together with other calls.
+// A joint is one call of several that make their attempts together, in one batch.
 type joint struct {
 	part *part
 	a    *acquisition
@@ -105,7 +105,7 @@ func (j *joint) finish(h *hold, err error) {
 	j.part.h, j.part.err = h, err
 }
 
-// A leaver is a hold whose last release is sent in a batch.
+// A leaver is a hold that is released in a batch.
 type leaver struct {
 	part  *part
 	d     departure
@@ -123,7 +123,7 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 		c.releaseApart(ctx, others, quiet)
 		return
 	}
-	if len(others) > 0 { // concurrently with the batch, since either may hang
+	if len(others) > 0 { // concurrently with the batch, since either might hang
 		var apart sync.WaitGroup
 		defer apart.Wait()
 		given := ctx
@@ -185,7 +185,7 @@ func longest(ctx context.Context, parts []*part) *hold {
 }
 
 // leaveTogether begins the releases that can be sent in one batch, if there are at least two, and
-// returns them as all. The remaining holds are returned as others.
+// returns them in all. It returns the remaining holds in others.
 func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 	s := c.lock()
 	defer c.unlock()
@@ -210,9 +210,9 @@ func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 	return all, others
 }
 
-// goesWithOthers reports whether a hold can be released in a batch. That requires that its next
-// release is its last, and that no other step must come first. If goesWithOthers returns true, it
-// has acquired the hold's slot, unless the slot is nil.
+// goesWithOthers reports whether a hold can be released in a batch. It can if its next release ends
+// it, and nothing else has to be done before that. If goesWithOthers returns true, it has acquired
+// the hold's slot, unless the slot is nil.
 func (h *hold) goesWithOthers(now instant) bool {
 	if h.kind.Shared() || !h.valid(now) || h.count != 1 || h.inner() != nil {
 		return false

@@ -22,9 +22,9 @@ type hold struct {
 	offered     bool          // offered to a call that hasn't accepted it; it can't be unlocked yet
 	told        bool          // whether its end must be reported to the traces
 	site        site          // the place that acquired it
-	count       int32         // the number of unlocks that release it; the store's may differ
-	renewedFrom int32         // the lowest count at which the hold is renewed; 0 if it isn't
-	later       time.Duration // the time from the beginning of the claim to that of the hold
+	count       int32         // how many unlocks release it; the store's count may differ
+	renewedFrom int32         // the hold is renewed while count is at least this; 0: never
+	later       time.Duration // how much later than its claim the hold began
 	watchers    *watchers     // nil if nothing waits for its end
 }
 
@@ -35,8 +35,8 @@ type watchers struct {
 	loss     *Loss                  // nil if it isn't lost
 }
 
-// A notice tells its listeners that a hold was lost or the client was closed. Several holds may
-// share a notice. Then it is given when the first of them ends in that way.
+// A notice tells its listeners that a hold was lost or the client was closed. If several holds
+// share a notice, it is given when the first of them is lost.
 type notice struct {
 	over  chan struct{} // closed when it is given
 	given bool
@@ -51,8 +51,8 @@ func (n *notice) give() {
 
 // A claim is what an acquisition requests from the store, and what the store then grants, under one
 // owner string. Each outermost acquisition makes a new claim, so that a late request of an earlier
-// acquisition can't affect it. The holds of several parties may rest on one claim. Holds of readers
-// do so at the same time, and other holds one after the other (see [hold.handOn]).
+// acquisition can't affect it. The holds of several parties can rest on one claim: those of readers
+// at the same time, and others one after the other (see [hold.handOn]).
 type claim struct {
 	object *object
 	owner  string // in the store
@@ -65,10 +65,10 @@ type claim struct {
 	kind    protocol.Kind
 	handed  bool   // whether it was handed over between holders of this client
 	back    bool   // whether a background release is in progress
-	noted   bool   // whether the store may list the owner string as waiting
+	noted   bool   // whether the store might list the owner string as waiting
 	leaving bool   // its last release is under way
 	dead    bool   // its last release has begun, or it was lost, so it isn't used any more
-	after   uint32 // the number of the client's latest attempt at the time of the grant; may wrap
+	after   uint32 // the number of the client's latest attempt at the grant; wraps around
 	more    *more  // nil for plain locks
 }
 
@@ -78,10 +78,10 @@ type more struct {
 
 	holds int    // the number of holds that share the claim and aren't released
 	joins uint64 // the number of joins so far
-	lent  alarm  // rings when readers must no longer share the write
-	under *hold  // for a read by the holder of the write: the hold of that write; or nil
-	inner *claim // for a write: the read by its holder, even if that has ended; or nil
-	other *claim // during a downgrade: the other claim that the store may have
+	lent  alarm  // rings when readers can no longer share the write lock
+	under *hold  // if the party reads while it writes: its write hold; or nil
+	inner *claim // for a write lock: its holder's read claim, even if that is over; or nil
+	other *claim // during a downgrade: the claim that the store might have instead
 
 	permit // of a semaphore
 
@@ -101,7 +101,7 @@ const (
 // Limits on how long lost holds are remembered.
 const (
 	maxLosses  = 1024 // the maximum number of lost holds remembered until they are unlocked
-	lossMemory = 10   // how long each of them is remembered, in leases
+	lossMemory = 10   // each of them is remembered for this many leases
 )
 
 // valid reports whether the hold can be relied on now.
@@ -148,8 +148,8 @@ func (h *hold) beginsLater(now instant) *hold {
 	return h
 }
 
-// variable returns the state of the plain calls that the hold belongs to. It returns nil if the
-// hold belongs to another party.
+// variable returns the hold's party if that is a *variable, which stands for the plain calls of a
+// Locker. For other holds it returns nil.
 func (h *hold) variable() *variable {
 	v, _ := h.party.(*variable)
 	return v
@@ -184,7 +184,7 @@ func (cl *claim) supersede(s *state) {
 	}
 }
 
-// rivals returns this client's claims that can't coexist with cl in the store. They may be invalid.
+// rivals returns this client's claims that can't coexist with cl in the store. They can be invalid.
 func (o *object) rivals(cl *claim) (all []*claim) {
 	if o == nil || cl.kind.Many() {
 		return nil
@@ -207,9 +207,9 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 }
 
 // overtaken reports whether another attempt of this client also acquired the lock, and was answered
-// before a's attempt. The store may have granted either attempt first, so it is unknown which of
-// the two claims was lost. In that case overtaken asks the store about the other claim, and the
-// caller must make a new attempt.
+// before a's attempt. The store might have granted either attempt first, so it is unknown which of
+// the two claims was lost. If there is such an attempt, overtaken asks the store about its claim,
+// and the caller of overtaken must make a new attempt for a.
 func (a *acquisition) overtaken(s *state) (overtaken bool) {
 	now := s.now()
 	for _, mine := range s.object(a.kind, a.name).rivals(a.h.claim) {
@@ -221,8 +221,8 @@ func (a *acquisition) overtaken(s *state) (overtaken bool) {
 	return overtaken
 }
 
-// begunSince reports whether this client has acquired the lock that a waits for, by an attempt that
-// was sent after since.
+// begunSince reports whether this client holds the lock that the acquisition waits for, by an
+// attempt that was sent later than the time since.
 func (a *acquisition) begunSince(s *state, since instant) bool {
 	now := s.now()
 	return slices.ContainsFunc(a.in.object.rivals(a.h.claim), func(mine *claim) bool {
@@ -367,7 +367,7 @@ func (h *hold) drop(s *state) {
 	o.tidy(s)
 }
 
-// vacate frees the Locker of a released hold for the next plain call.
+// vacate lets the next plain call lock the Locker of a released hold.
 func (h *hold) vacate(s *state) {
 	v := h.variable()
 	if v == nil || v.hold != h {
@@ -422,7 +422,7 @@ type lostKey struct {
 
 func (h *hold) lostKey() lostKey { return lostKey{h.claim.object.key(), h.kind, h.party} }
 
-// remember remembers a lost hold, so that its unlocks can return the loss.
+// remember remembers a lost hold, so that later unlocks of it can return the loss.
 func (s *state) remember(h *hold) {
 	key := h.lostKey()
 	s.lost[key] = append(s.lost[key], h)
@@ -444,8 +444,8 @@ func (s *state) forgetAll(cl *claim) {
 	}
 }
 
-// forget forgets a lost hold, so that a later unlock doesn't find it. If the hold is still to be
-// unlocked, the caller must set s.forgot.
+// forget forgets a lost hold, so that a later unlock doesn't find it. If the hold hasn't been
+// unlocked yet, the caller must set s.forgot.
 func (s *state) forget(h *hold) {
 	if i := slices.Index(s.losses, h); i >= 0 {
 		s.losses = slices.Delete(s.losses, i, i+1)
@@ -466,7 +466,7 @@ func (s *state) forget(h *hold) {
 	}
 }
 
-// lastLoss returns the latest lost hold with the given key that is still to be unlocked, or nil.
+// lastLoss returns the latest lost hold with the given key that hasn't been unlocked yet, or nil.
 func (s *state) lastLoss(key lostKey) *hold {
 	holds := s.lost[key]
 	if len(holds) == 0 {
@@ -502,9 +502,9 @@ func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
 	}
 }
 
-// lookRequest returns the request that asks whether the store has the claim. A store that has lost
-// the claim may no longer know the semaphore's limit, so the request gives the claim's own permits
-// as the limit.
+// lookRequest returns the request that asks whether the store has the claim. If the store has lost
+// the claim, it might have forgotten the semaphore's limit, and so might no longer notice a wrong
+// one. So the request gives, as the limit, the claim's own number of permits.
 func (cl *claim) lookRequest() backend.LookRequest {
 	req := backend.LookRequest{Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner}
 	n, _ := cl.permits()
@@ -512,7 +512,7 @@ func (cl *claim) lookRequest() backend.LookRequest {
 	return req
 }
 
-// permits returns the number of permits that a claim is for, and the semaphore's limit.
+// permits returns the number of permits that a claim asks for, and the semaphore's limit.
 func (cl *claim) permits() (n, limit int) {
 	if !cl.kind.Many() {
 		return 0, 0

@@ -33,7 +33,7 @@ type Client struct {
 	releases *steps.Patience // bounds releases that have no other limit
 
 	acquisitions sync.Pool     // finished acquisitions, for reuse
-	forced       atomic.Uint64 // how many locks this client has forced
+	forced       atomic.Uint64 // how many force-unlocks this client has made
 
 	// The mutex is never held during I/O, a wait, or a call of the caller's code, such as the
 	// methods of its contexts.
@@ -93,7 +93,7 @@ func (c *Client) Closed() <-chan struct{} { return c.ctx.Done() }
 
 // Locker returns a Locker for the lock with the given name. Each call returns a new Locker, which
 // acts as a separate mutex (see [Locker]). A name may be any non-empty string. Case matters, and
-// stores may refuse some names. The name is checked when the Locker is used.
+// stores can refuse some names. The name is checked when the Locker is used.
 func (c *Client) Locker(name string) *Locker {
 	return newLocker(c, protocol.Kind(backend.Exclusive), name)
 }
@@ -101,13 +101,14 @@ func (c *Client) Locker(name string) *Locker {
 // FencedLocker returns a Locker for the lock with the given name whose acquisitions are numbered.
 // [Hold.Token], and [Token] of a hold's context, return the number. A resource that remembers the
 // largest number, and refuses smaller ones, is safe from a holder that was paused past its lease. A
-// re-entry has the same number as its hold. LockContext and the other calls also use up a number,
-// but don't return it.
+// re-entry has the same number as its hold. A lock acquired by another call, such as LockContext,
+// also gets a number, but nothing returns it.
 //
 // [Client.Locker] with the same name returns a plain Locker for the same lock. The two Lockers
 // exclude each other, but acquisitions of the plain one have no number. A fenced lock isn't handed
-// over inside the client. An owner that holds the lock one way and asks for it the other way gets
-// [ErrConflict]. If the store has no fenced locks, every error wraps [errors.ErrUnsupported].
+// over inside the client. If an owner holds the lock through one of the two Lockers and asks for it
+// through the other, it gets [ErrConflict]. If the store has no fenced locks, every error wraps
+// [errors.ErrUnsupported].
 func (c *Client) FencedLocker(name string) *Locker {
 	return newLocker(c, protocol.Kind(backend.Fenced), name)
 }
@@ -119,10 +120,10 @@ func (c *Client) FencedLocker(name string) *Locker {
 // process expires after 3 s.
 //
 // [Client.Locker] with the same name returns a plain Locker for the same lock, and the two exclude
-// each other. Don't mix them. Waiters for a plain lock don't stand in line, and may not be notified
-// when a fair holder releases it. A fair lock isn't handed over inside the client. An owner that
-// holds the lock one way and asks for it the other way gets [ErrConflict]. If the store has no fair
-// locks, every error wraps [errors.ErrUnsupported].
+// each other. Don't mix them. Waiters for a plain lock don't stand in line, and might not be
+// notified when a fair holder releases it. A fair lock isn't handed over inside the client. If an
+// owner holds the lock through one of the two Lockers and asks for it through the other, it gets
+// [ErrConflict]. If the store has no fair locks, every error wraps [errors.ErrUnsupported].
 func (c *Client) FairLocker(name string) *Locker {
 	return newLocker(c, protocol.Kind(backend.Fair), name)
 }
@@ -131,9 +132,9 @@ func (c *Client) FairLocker(name string) *Locker {
 // since it can't return an error. (End such goroutines first, or use LockContext.) [Locker.Lost]
 // channels are closed, contexts of [Locker.Do] end with the cause ErrClosed, and renewals stop.
 //
-// Close releases nothing, since a holder may still be in its critical section. Each lock stays held
-// until its holder unlocks it or its lease ends. Unlocking still works. Close logs which locks are
-// held. The store's client stays open, and may be closed afterwards. Close returns once the
+// Close releases nothing, since a holder might still be in its critical section. Each lock stays
+// held until its holder unlocks it or its lease ends. Unlocking still works. Close logs which locks
+// are held. The store's client stays open, and may be closed afterwards. Close returns once the
 // goroutines of this client have ended. If one of them is stuck in the store's client, Close waits
 // at most a second. It returns the error from closing the session. Further calls do nothing.
 func (c *Client) Close() error {

@@ -29,7 +29,7 @@ func (g gate) Value(key any) any {
 }
 
 // cancelKey is the key for which package context asks the parent when a context is canceled. The
-// key isn't exported, so a probe finds it out.
+// key isn't exported, so a probe discovers it.
 var cancelKey = func() any {
 	never, stop := context.WithCancel(context.Background())
 	defer stop()

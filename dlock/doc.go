@@ -40,12 +40,13 @@
 //
 // The guarantee is this: if several clients believe that they hold the lock and each checks, at
 // most one check succeeds. The guarantee assumes that the store keeps what it has acknowledged,
-// that the lock isn't forced, and that clocks run at the same rate, to within 1 %. Clocks need not
-// show the same time. A client counts its lease from before it sent the request, on the monotonic
-// clock, and relies on 99 % of it. To check, call Err of the context that [Locker.Do] passed, or
-// [Locker.IsHeld]. A channel or a derived context reports a loss only after a goroutine has run. In
-// a running process that is by the end of the lease, even if the store never answers again. Just
-// after a pause it may be a moment later. A loss is final, so no late answer brings a hold back.
+// that the lock isn't force-unlocked, and that clocks run at the same rate, to within 1 %. Clocks
+// need not show the same time. A client counts its lease from before it sent the request, on the
+// monotonic clock, and relies on 99 % of it. To check, call Err of the context that [Locker.Do]
+// passed, or [Locker.IsHeld]. A channel or a derived context reports a loss only after a goroutine
+// has run. While the process runs, they report it by the end of the lease, even if the store never
+// answers again. Just after a pause of the process they might report it a moment late. A loss is
+// final, so no late answer brings a hold back.
 //
 // A ForceUnlock can let a second holder in. So can a store that loses data, such as a Redis that
 // fails over to a lagging replica, or restarts without its data. The first holder is told at its
@@ -64,8 +65,8 @@
 //
 // If a client has released a lock and wants it again, it first lets each of the other waiting
 // clients have it once, if the store can count them. It asks for their number together with the
-// release. If there are none, it doesn't wait. If they don't acquire the lock, it waits only a few
-// milliseconds.
+// release. If no other client waits, it doesn't wait either. If the other clients don't acquire the
+// lock, it waits for only a few milliseconds.
 //
 // Fair locks are different: all their waiters stand in line in the store. See [Client.FairLocker].
 //
@@ -103,9 +104,10 @@
 // [Client.Waits], [Client.Losses] and [Client.Stats] report what the client itself knows.
 // [Locker.Holder], [Client.Inspect] and [Client.Locks] ask the store. The store knows a holder by a
 // number and its client's id, which by default contains the host name and the process id. With
-// [WithTrace] the client calls functions at events. In the log ([WithLogger]), a warning needs
-// attention, info explains, and debug reports each acquisition and release. If a program logs an
-// error, a Hold or a Locker with log/slog, it has the same attributes: see [Error.LogValue].
+// [WithTrace] the client reports events, such as each acquisition, to functions of the program. In
+// the log (see [WithLogger]), a warning needs attention, info explains, and debug reports each
+// acquisition and release. If a program logs an error, a Hold or a Locker with log/slog, it has the
+// same attributes: see [Error.LogValue].
 //
 // # When things go wrong
 //

@@ -14,7 +14,7 @@ func (l *Locker) watchVariable() {
 	}
 }
 
-// droppedVariable logs that a Locker was dropped while its plain calls held the lock.
+// droppedVariable logs that a Locker was dropped while it was locked by plain calls.
 func (c *Client) droppedVariable(v *variable) {
 	s := c.lock()
 	defer c.unlock()

@@ -25,7 +25,7 @@ import (
 type Election struct {
 	locker Locker
 	runs   atomic.Bool
-	term   atomic.Pointer[holdContext] // the context of the running lead; nil if none runs
+	term   atomic.Pointer[holdContext] // the context of lead while it runs, and nil otherwise
 	join   sync.Once
 	joined chan struct{}
 }
@@ -42,28 +42,29 @@ func (c *Client) Election(name string) *Election {
 // Run campaigns until it has won, and then calls lead. The context of lead has the values of ctx.
 // It ends with the term: when the lock is lost (the cause is a [*Loss], see [Hold.Context]), after
 // [Election.Resign] (the cause is [ErrResigned]), when ctx ends, or when the client is closed
-// ([ErrClosed]). Its Err checks the clock. Its [Token] is the number of the term, which is larger
-// than all earlier ones. In all these cases the lock is renewed for as long as possible, and is
-// released only when lead has returned. So lead should return soon.
+// ([ErrClosed]). The context's Err checks the clock. Its [Token] is the number of the term, which
+// is larger than all earlier ones. However the term ends, the lock is renewed for as long as
+// possible, and is released only when lead has returned. So lead should return soon after the end
+// of its context.
 //
 // If lead returns before its term ends, Run releases the lock and returns lead's result, which may
 // be nil. If the lock was lost before lead returned, or the leader resigned, Run campaigns again,
-// whatever lead returned. It logs lead's error unless that is about the context. Run also campaigns
-// again if the loss is found only at the release.
+// whatever lead returned. It logs lead's error, unless that error only says that the context has
+// ended. Run also campaigns again if the loss is found only at the release.
 //
 // When ctx ends, or the client is closed, Run releases the lock once lead has returned. It returns
-// an [*Error] with the context's error and cause, or ErrClosed, and with lead's error if that is
-// about something different. If a signal ends ctx, that isn't a failure, so check for failures with
-// err != nil && ctx.Err() == nil.
+// an [*Error] with the context's error and cause, or ErrClosed, and with lead's error if that says
+// something else. A program whose ctx is ended by a signal hasn't failed, so check for failures
+// with err != nil && ctx.Err() == nil.
 //
 // While the store can't be reached, or returns errors, Run keeps trying, and logs that now and
-// then. It returns if that can't help, for example with [ErrConflict] if the name belongs to data
-// that isn't a lock, or with [errors.ErrUnsupported]. It also returns at once if the name is empty
-// or lead is nil, and during another Run of this Election. If the store hasn't confirmed the
-// release, the error of the release is joined with lead's, as in [Locker.Do]. If lead panics, or
-// ends its goroutine, the lock is released. If lead has re-entered the lock and not unlocked it
-// again, Run also releases that re-entry, and logs it. A goroutine that lead has started and not
-// waited for no longer has the lock.
+// then. It returns an error if trying again can't help, for example [ErrConflict] if the name
+// belongs to data that isn't a lock, or [errors.ErrUnsupported]. It also returns an error at once
+// if the name is empty or lead is nil, and during another Run of this Election. If the store hasn't
+// confirmed the release, the error of the release is joined with lead's, as in [Locker.Do]. If lead
+// panics, or ends its goroutine, the lock is released. If lead has re-entered the lock and not
+// unlocked it again, Run also releases that re-entry, and logs it. A goroutine that lead has
+// started and not waited for no longer has the lock.
 //
 // Each candidate is a separate owner, even if ctx names an owner. lead can re-enter the lock with
 // the context that it was given.
@@ -103,7 +104,7 @@ func (e *Election) campaign(ctx context.Context) (stay, error) {
 		case says(err, ctx):
 			return won, err
 		case why != nil || isHopeless(err):
-			return won, both(why, err) // the store may have answered just as ctx ended
+			return won, both(why, err) // the store might have answered just as ctx ended
 		}
 		c.warn("cannot campaign yet", "name", l.name, "err", err)
 		c.store.Pause(ctx, tries.next(firstReport, longestReport))
@@ -170,7 +171,7 @@ func (e *Election) serve(won stay, lead func(ctx context.Context) error) (over b
 	return false, nil
 }
 
-// repeats reports whether lead returned an error that says only that its term has ended.
+// repeats reports whether the error that lead returned says only that its term has ended.
 func repeats(said error, term *holdContext) bool {
 	return errors.Is(said, term.Err()) || errors.Is(said, context.Cause(term)) || errors.Is(said, ErrLost)
 }
@@ -181,7 +182,7 @@ func (e *Election) sitOut(before *stay) {
 	l, c := before.locker, before.locker.client
 	ctx, cancel := context.WithTimeout(before.ctx, c.lease/3)
 	defer cancel()
-	// Ask for the count of this candidate's own hold, which the store may still have. If the lock
+	// Ask for the count of this candidate's own hold, which the store might still have. If the lock
 	// is held and that count is 0, someone else holds the lock.
 	req := backend.LookRequest{
 		Kind: backend.Kind(l.kind), Name: l.name, Owner: before.hold.claim.owner,
@@ -196,8 +197,8 @@ func (e *Election) sitOut(before *stay) {
 }
 
 // IsLeader reports whether this candidate leads now: the lead function of [Election.Run] is
-// running, and by the clock its context hasn't ended. IsLeader doesn't ask the store. The answer
-// may be out of date a moment later.
+// running, and its context hasn't ended, even according to the clock. IsLeader doesn't ask the
+// store. The answer might be out of date a moment later.
 func (e *Election) IsLeader() bool {
 	e.mustBeMade()
 	term := e.term.Load()
@@ -237,13 +238,14 @@ func leaderOf(holders []Holder) string {
 // [Election.Leader] returns, beginning with the current leader, then each new one, and "" when
 // there is none. The store notifies Changes of releases if it can. Changes also asks the store at
 // the end of the leader's lease, and each time a third of the client's lease has passed. So it
-// notices a change within that third. It may miss leaders that lead for a shorter time, leaders
-// that come and go while the body of the loop runs, and the repeated election of one client.
+// notices a change within a third of the client's lease. It can miss leaders that lead for a
+// shorter time, leaders that come and go while the body of the loop runs, and the repeated election
+// of one client.
 //
 // While the store returns errors, Changes yields only the first of them. When the store answers
 // again, Changes yields the leader again. The last error says why the loop ends. It is the error of
-// ctx, [ErrClosed], or an error that retrying can't fix, as in [Election.Run]. Watching needs no
-// campaign.
+// ctx, [ErrClosed], or an error that retrying can't fix, as in [Election.Run]. A program can watch
+// an election without taking part in it.
 func (e *Election) Changes(ctx context.Context) iter.Seq2[string, error] {
 	l := e.mustBeMade()
 	mustBeContext(ctx)
@@ -264,7 +266,7 @@ func (e *Election) Changes(ctx context.Context) iter.Seq2[string, error] {
 // A watch repeatedly asks who leads.
 type watch struct {
 	locker   *Locker
-	woken    <-chan struct{} // receives a value when the lock was released
+	woken    <-chan struct{} // receives a value when the lock is released
 	pause    time.Duration   // until the next look
 	looks    backoff         // pauses while there is no leader
 	failures backoff

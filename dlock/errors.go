@@ -16,11 +16,12 @@ var (
 	ErrNotAcquired = errors.New("not acquired in time")
 
 	// ErrHeld says that someone else holds the lock, or did when the store last answered. For an
-	// [RWLocker] it may also mean that a writer has waited for longer than this reader, or than an
-	// earlier reader of this client. For a [Semaphore] it means that too few permits are left, even
-	// if the caller has the others. It comes with the reason why the call stopped waiting, which is
-	// [ErrNotAcquired] or the error of the context. If the holder belongs to the same client, the
-	// text says so. A call with the context of that hold or owner would re-enter the lock.
+	// [RWLocker] it may also mean that a writer waits, and has waited for longer than this reader,
+	// or has waited for longer than an earlier reader of this client. For a [Semaphore] it means
+	// that too few permits are left, even if the caller itself holds those that are taken. It comes
+	// with the reason why the call stopped waiting, which is [ErrNotAcquired] or the error of the
+	// context. If the holder belongs to the same client, the text says so. A call with the context
+	// of that hold or owner would re-enter the lock.
 	ErrHeld = errors.New("held by another")
 
 	// ErrUnavailable says that the store didn't answer, or refused, so it is unknown who holds the
@@ -36,7 +37,7 @@ var (
 	// [*Loss]. So test for ErrLost with errors.Is, even if the error is the cause of a context.
 	ErrLost = backend.ErrLost
 
-	// ErrUpgrade says that a reader tried to lock for writing. It must unlock the read first.
+	// ErrUpgrade says that a reader tried to lock for writing. It must release its read lock first.
 	ErrUpgrade = errors.New("cannot write while reading: give the read lock back first")
 
 	// ErrClosed says that the client is closed.
@@ -46,7 +47,7 @@ var (
 	ErrResigned = errors.New("resigned")
 
 	// ErrConflict says that the lock's name belongs to data that isn't a lock or to a lock of
-	// another kind, or that the caller itself holds the lock as another kind.
+	// another kind, or that the caller itself holds the lock, as a lock of another kind.
 	ErrConflict = backend.ErrConflict
 
 	// ErrTooMany says that the call asked for more permits than there are, so it would wait
@@ -144,7 +145,7 @@ type told struct {
 
 func (t told) Unwrap() []error { return []error{t.error, t.also} }
 
-// both joins two errors into one, with a text of one line. Either may be nil.
+// both joins two errors into one, whose text is a single line. Either error may be nil.
 func both(a, b error) error {
 	switch {
 	case a == nil:

@@ -10,14 +10,15 @@ import (
 
 // A client can hand a lock over from one of its calls to the next without asking the store. It does
 // so if another of its calls waits for the lock when the last release of a hold begins. The claim
-// in the store stays, and gets a new holder. Hand-overs of a claim end after a limited time, so
-// that the clients of other processes get their turn. This also limits how long a lock can be
-// handed over after the store has lost it unnoticed.
+// in the store stays, and gets a new holder. A claim can be handed over only for a limited time, so
+// that the clients of other processes get their turn. If the store has lost the claim, and the
+// client doesn't know it, the limit also ensures that the lock isn't handed over for long.
 
 // handoverEnd returns the time until which a claim may be handed over. Strangers are waiting
 // clients that don't hand locks over. While strangers wait, this client doesn't hand over either,
-// since it would get many turns for each of theirs. There is one exception: if several strangers
-// wait, and no other clients, the claim may be handed over once.
+// since otherwise its calls would get many turns for each turn of a stranger. There is one
+// exception: if several strangers wait, and all waiting clients are strangers, the claim may be
+// handed over once.
 func (cl *claim) handoverEnd(s *state) instant {
 	cr := s.crowds[cl.object.key()]
 	if cr != nil && cr.strangers > 0 && (cl.handed || cr.mixed || cr.strangers == 1) {
@@ -27,7 +28,7 @@ func (cl *claim) handoverEnd(s *state) instant {
 }
 
 // passing returns the claim that this client may hand over. It is the claim of an exclusive holder,
-// or the write that is lent to readers.
+// or the write lock that is lent to readers.
 func (o *object) passing() *claim {
 	switch {
 	case o == nil:
@@ -41,10 +42,10 @@ func (o *object) passing() *claim {
 	}
 }
 
-// passesTo reports whether a claim satisfies an acquisition and may be handed to it. A write also
-// satisfies an acquisition for reading. But a write isn't handed over if its holder has also read
-// under it. Reads of the new holder would have the same owner string, so the store couldn't tell
-// them from those of the old holder.
+// passesTo reports whether a claim satisfies an acquisition and may be handed to it. A write lock
+// also satisfies an acquisition for reading. But a write lock isn't handed over if its holder has
+// also taken read locks while it held it. Read locks of the new holder would have the same owner
+// string, so the store couldn't tell them from those of the old holder.
 func (cl *claim) passesTo(a *acquisition) bool {
 	return cl.kind.Passes() && (a.kind == cl.kind || a.kind.Shared()) &&
 		(cl.more == nil || cl.more.inner == nil && cl.more.many == a.o.permits &&
@@ -65,7 +66,7 @@ func (h *hold) handOn(c *Client) bool {
 	}
 	h.state = released
 	h.count = 0
-	h.endContexts(s, ErrNotHeld) // contexts are left only if fn unlocked too often
+	h.endContexts(s, ErrNotHeld) // there are contexts only if fn unlocked more than it locked
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
@@ -104,7 +105,7 @@ func (a *acquisition) inherit(s *state, cl *claim) {
 	cl.handed = true
 	heir := newHold(a.party, a.kind, cl).beginsLater(s.now())
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
-	cl.object.keep(heir) // first, since dequeue drops an object without a queue and holds
+	cl.object.keep(heir) // first, since dequeue drops an object that has no queue and no holds
 	a.dequeue(s)
 	heir.install(s)
 	a.via = ViaHandover
@@ -112,7 +113,7 @@ func (a *acquisition) inherit(s *state, cl *claim) {
 }
 
 // hand passes a hold to a call that has left the queue. If an attempt of that call is under way,
-// its answer may never come. So the alarm ends such an attempt soon.
+// its answer might never come, so hand sets the call's alarm, which soon ends the attempt.
 func (a *acquisition) hand(s *state, h *hold) {
 	a.handed = h
 	a.notify()
@@ -121,8 +122,8 @@ func (a *acquisition) hand(s *state, h *hold) {
 	}
 }
 
-// lend lets waiting readers share the write of h, without telling the store. If they are still
-// reading when the hand-over time ends, the write is downgraded to a read.
+// lend lets waiting readers share the write lock of h, without telling the store. If they are still
+// reading when the hand-over time ends, the write lock is downgraded to a read lock.
 func (h *hold) lend(s *state) {
 	cl, o := h.claim, h.claim.object
 	cl.handed = true
@@ -139,8 +140,8 @@ func (h *hold) lend(s *state) {
 	}
 }
 
-// passOn is called when the last of the readers that share a write has left. If the next call in
-// the queue wants to write, passOn hands the write to it and returns true.
+// passOn is called when the last of the readers that share a write lock has left. If the next call
+// in the queue wants to write, passOn hands the write lock to it and returns true.
 func (cl *claim) passOn(s *state) bool {
 	if cl.kind.Shared() {
 		return false
@@ -155,15 +156,15 @@ func (cl *claim) passOn(s *state) bool {
 	return true
 }
 
-// lent is the alarm task of a write that is lent to readers.
+// lent is the alarm task of a write lock that is lent to readers.
 type lent struct{ *claim }
 
-// ring downgrades the write if readers of this client still share it, so that other clients can
+// ring downgrades the write lock if readers of this client still share it. Other clients can then
 // also read.
 func (l lent) ring(s *state, _ instant) { s.background(func(c *Client) { l.claim.downgrade(c) }) }
 
-// downgrade turns a lent write into a read. It asks the store for a read under the same owner
-// string, and then releases the write.
+// downgrade turns a lent write lock into a read lock. It asks the store for a read lock under the
+// same owner string, and then releases the write lock.
 func (cl *claim) downgrade(c *Client) {
 	read := &claim{object: cl.object, kind: protocol.Kind(backend.Read), owner: cl.owner,
 		more: new(more)}
@@ -186,8 +187,8 @@ func (cl *claim) downgrade(c *Client) {
 	}
 }
 
-// mayDowngrade reports whether readers still share the lent write. If so, it records that the
-// request for the read is sent now.
+// mayDowngrade reports whether readers still share the lent write lock. If so, it records the
+// current time as the time when the read lock was requested.
 func (cl *claim) mayDowngrade(c *Client, read *claim) (sent instant, ok bool) {
 	s := c.lock()
 	defer c.unlock()
@@ -203,9 +204,9 @@ func (cl *claim) mayDowngrade(c *Client, read *claim) (sent instant, ok bool) {
 	return sent, true
 }
 
-// downgraded processes the answer to a downgrade's request for a read. done says that no further
-// request is needed. If the store granted the read, downgraded returns the write, which the caller
-// must release.
+// downgraded processes the answer to the request for a read lock that a downgrade sent. done says
+// that no further request is needed. If the store granted the read lock, downgraded returns a claim
+// for the write lock, which the caller must release.
 func (cl *claim) downgraded(
 	c *Client, read *claim, sent instant, res backend.AcquireResult, err error,
 ) (written *claim, done bool) {
@@ -246,9 +247,9 @@ func (cl *claim) downgraded(
 	return written, true
 }
 
-// giveBackWrite releases the write of a claim that was downgraded to a read. If the store no longer
-// has the write, the claim is lost: the write may have ended before the read was granted, and
-// another client may have written in between.
+// giveBackWrite releases the write lock, in the store, of a claim that was downgraded to a read
+// lock. If the store no longer has the write lock, the claim is lost: the write lock might have
+// ended before the read lock was granted, and another client might have written in between.
 func (cl *claim) giveBackWrite(c *Client, written *claim) {
 	lease := c.stored(written.Lease())
 	sent := c.now()
@@ -274,7 +275,7 @@ func (cl *claim) giveBackWrite(c *Client, written *claim) {
 // take accepts the hold that was handed to a waiting call.
 func (a *acquisition) take(ctx context.Context) (*hold, error) {
 	c := a.client
-	a.abandon() // the call may have asked the store for a claim of its own
+	a.abandon() // the call might have asked the store for a claim of its own
 	over := c.over(ctx)
 	s := c.lock()
 	defer c.unlock()
@@ -291,7 +292,7 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 			h.claim.Forgo(c.now()) // no call has accepted it yet
 			h.offered = true       // until it is released
 		}
-		s.background(func(c *Client) { h.release(context.Background(), c) }) // it may take long
+		s.background(func(c *Client) { h.release(context.Background(), c) }) // it can take long
 		return nil, a.giveUp(over)
 	case v != nil && h.count == 0 && a.kind.Shared():
 		return h, nil // another reader of the Locker released h instead of its own hold

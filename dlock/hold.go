@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Hold is a lock held from [Locker.Acquire] to [Hold.Release]. Use it where the code can't be a
-// single function, as [Locker.Do] requires. It is safe for concurrent use. A Hold of several locks
-// works the same way: see [MultiLocker.Acquire].
+// Hold is a lock held from [Locker.Acquire] to [Hold.Release]. Use it where [Locker.Do] doesn't
+// fit, because the code under the lock can't be a single function. It is safe for concurrent use. A
+// Hold of several locks works the same way: see [MultiLocker.Acquire].
 //
 // If a Hold and its context are dropped without a Release, the client keeps renewing the lock, and
 // logs that when it finds out.
@@ -21,12 +21,12 @@ type Hold struct {
 }
 
 // A stay is an acquired hold, together with the context of its call. For several locks, only ctx is
-// set, to the common context of the locks, which is a *several.
+// set. It is then a *several, the common context of the locks.
 type stay struct {
 	locker *Locker
 	hold   *hold
 	ctx    context.Context
-	alone  bool // whether only the function that was called can have re-entered the hold
+	alone  bool // whether nothing but the called function could re-enter the hold
 	whole  bool // whether re-entries that the function didn't unlock are also released
 }
 
@@ -55,16 +55,16 @@ func newHandle(got stay) *Hold {
 // Acquire was given. It ends
 //
 //   - when the lock is lost, at the latest when the lease has run out on this machine's clock; the
-//     cause is an [*Error] that wraps a [*Loss], and so [ErrLost];
+//     cause is an [*Error] that wraps a [*Loss], and therefore [ErrLost];
 //   - when the client is closed, with cause [ErrClosed];
 //   - with the context that Acquire was given;
 //   - when the Hold is released.
 //
-// After a pause of the process the first call of its Err reports a loss. Its Done channel, and
-// derived contexts, follow a moment later. The context carries the hold. Do, Acquire and
-// LockContext of the same lock re-enter it, in any goroutine, even within a hold of another lock.
-// Once the hold has ended they return [ErrLost], or [ErrNotHeld] if it was released. For other
-// locks the context acts like the one that Acquire was given.
+// If the lock was lost while the process was paused, the first call to the context's Err reports
+// that. The Done channel, and derived contexts, follow a moment later. The context carries the
+// hold. Do, Acquire and LockContext of the same lock re-enter it, in any goroutine, even within a
+// hold of another lock. Once the hold has ended they return [ErrLost], or [ErrNotHeld] if it was
+// released. For other locks the context acts like the one that Acquire was given.
 func (h *Hold) Context() context.Context {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -83,14 +83,14 @@ func (h *Hold) Context() context.Context {
 	if h.given.Load() {
 		d.end()
 	}
-	h.watch.Stop() // d is watched instead, since the caller may keep only the context
+	h.watch.Stop() // d is watched instead, since the caller might keep only the context
 	return d
 }
 
 // Release releases the lock, and ends the context. It works even if ctx has ended. It tries for at
-// most five seconds or the rest of the lease, and no longer than ctx allows. If the store hasn't
-// answered by then, the error says so, and the release continues in the background. It returns
-// [ErrLost] if the lock was lost, and [ErrNotHeld] if it was released before.
+// most five seconds, but not beyond the end of the lease, nor for longer than ctx allows. If the
+// store hasn't answered by then, the error says so, and the release continues in the background. It
+// returns [ErrLost] if the lock was lost, and [ErrNotHeld] if it was released before.
 func (h *Hold) Release(ctx context.Context) error {
 	s := h.mustBeHeld()
 	mustBeContext(ctx)
@@ -128,9 +128,9 @@ func (h *Hold) Lost() <-chan struct{} {
 }
 
 // Err returns nil while the lock is held. Afterwards it says how the hold ended. After a loss it
-// returns an [*Error] that wraps a [*Loss], and so [ErrLost]. If the client was closed, it returns
-// [ErrClosed]. Once its last release has begun, it returns [ErrNotHeld]. It checks the clock, like
-// the Err of the context.
+// returns an [*Error] that wraps a [*Loss], and therefore [ErrLost]. If the client was closed, it
+// returns [ErrClosed]. Once its last release has begun, it returns [ErrNotHeld]. It checks the
+// clock, like the Err of the context.
 func (h *Hold) Err() error {
 	s, given := h.mustBeHeld(), h.given.Load()
 	if all := s.several(); all != nil {
@@ -157,12 +157,13 @@ func (l *Locker) stateOf(h *hold, given bool) error {
 	}
 }
 
-// Until returns the time until which the lock is sure to be held without further renewal, by this
-// process's monotonic clock. It is a hundredth of the lease before the time at which the store lets
-// the lock end. Each renewal moves it. If the store gave a fair lock to the first in line, it is
-// held for one to three seconds at first, whatever its lease. The first renewal, within a third of
-// that time, is for the whole lease. Code that must stop by then should call Until repeatedly,
-// since after a loss someone else may get the lock earlier.
+// Until returns the time until which the lock is guaranteed to be held without further renewal, by
+// this process's monotonic clock. To be safe, it is earlier than the end of the lease in the store,
+// by a hundredth of the lease. Each renewal makes it later. A fair lock that the store gave to the
+// first in line is held for one to three seconds at first, whatever lease was asked for. The first
+// renewal, after at most a third of that time, is for the whole lease. Code that must stop while it
+// still has the lock should call Until repeatedly, since after a loss someone else might get the
+// lock earlier.
 func (h *Hold) Until() time.Time {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -240,13 +241,14 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 // If the lock was not acquired, the error is an [*Error] whose Op is "do". Otherwise it is fn's
 // error, joined with an *Error whose Op is "unlock" if the lock was lost while fn ran or the
 // release failed, even if fn returned nil. A loss wraps [ErrLost]. Test for that first, since fn's
-// error may be that of its context. The release takes at most 5 s or the rest of the lease, whether
-// or not ctx has ended. If fn panics, the error of the release is logged.
+// error may be that of its context. The release takes at most 5 s, and ends by the end of the
+// lease, whether or not ctx has ended. If fn panics, the error of the release is logged.
 //
 // If fn re-enters the lock with its context and doesn't unlock it again, the lock stays held, since
-// a goroutine that fn started may still need it. Do logs that, unless ctx names an owner. Unlock it
-// with the context that was passed to fn. To find out whether fn ran, use [Locker.TryDo], or record
-// it in fn. The error can't tell, since fn may return such an error from another lock.
+// a goroutine that fn started might still need it. Do logs that, unless ctx names an owner. Unlock
+// it with the context that was passed to fn. To find out whether fn ran, use [Locker.TryDo], or
+// record it in fn. The error doesn't show it, since fn might return the same kind of error, from
+// another lock.
 func (l *Locker) Do(
 	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,
 ) error {
@@ -322,7 +324,7 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 }
 
 // giveBack releases the hold of a function that has returned. If the function re-entered the lock
-// and didn't unlock it again, a goroutine that it started may still need the lock. In that case
+// and didn't unlock it again, a goroutine that it started might still need the lock. In that case
 // giveBack only logs this. But if s.whole is set, it also releases the re-entries.
 func (s *stay) giveBack(ctx context.Context) error {
 	c := s.locker.client
@@ -341,9 +343,9 @@ func (s *stay) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// reportLeft returns how many unlocks of a hold are missing after its function has returned. It
-// logs that number, together with that of missing unlocks of reads under the write. It must be
-// called only if no other calls use the hold's party.
+// reportLeft returns how many times a function that has returned re-entered the hold without
+// unlocking it. It logs how many unlocks are missing, including those of read locks that the
+// function took while it wrote. It must be called only if no other calls use the hold's party.
 func (h *hold) reportLeft(c *Client, released bool) (left int) {
 	s := c.lock()
 	defer c.unlock()

@@ -23,17 +23,17 @@ type HoldInfo struct {
 	HolderID string // see [Hold.HolderID]
 
 	// By describes the party that holds the lock. For plain calls of a Locker it is "locker". For
-	// an [Owner] it is "owner N", where N has a meaning only in this process. Each Do and Acquire
-	// without an owner has its own N. For a goroutine it is "goroutine N", with the N of goroutine
-	// dumps. For permits it is "permits".
+	// an [Owner] it is "owner N", where N is a number that is meaningful only in this process. Each
+	// Do and Acquire without an owner has its own N. For a goroutine it is "goroutine N", where N
+	// is its number in goroutine dumps. For permits it is "permits".
 	By string
 
 	// Caller is the file and line of the call that acquired the lock, as "/src/orders/ship.go:42".
 	// It is empty unless [WithCallers] is set.
 	Caller string
 
-	Since   time.Time // when the acquiring request was sent, or the lock was handed over
-	Until   time.Time // the time until which it is sure to be held: see [Hold.Until]
+	Since   time.Time // when the request that got the lock was sent, or it was handed over
+	Until   time.Time // until when it is guaranteed to be held: see [Hold.Until]
 	Renewed bool      // whether it is renewed; false for a fixed lease
 
 	// Lease is the lease requested from the store. While the store answers renewals, at least two
@@ -117,7 +117,7 @@ func (c *Client) Waits() []WaitInfo {
 	return all
 }
 
-// called returns the description of a party for [HoldInfo].By.
+// called describes a party, for [HoldInfo].By.
 func called(p party, kind protocol.Kind) string {
 	switch p := p.(type) {
 	case Owner:
@@ -176,29 +176,30 @@ type Holder struct {
 	Note string
 
 	Kind      backend.Kind  // Exclusive for plain, fenced and fair locks
-	Count     int           // how often it holds the lock, or how many permits it holds
+	Count     int           // how many unlocks release it, or how many permits it holds
 	Remaining time.Duration // how long the hold lasts without renewal; negative if it never ends
 
-	Kept bool // whether it was released but stays taken: see [AtLeast], [Client.Once]
+	Kept bool // released, but the lock stays taken for a time: see [AtLeast], [Client.Once]
 }
 
 // LockInfo is a lock as the store knows it.
 //
-// If the lock has no holders, its Kind means nothing, except for Permits. That kind says that the
-// name belongs to a semaphore, and can't be used for another kind of lock. On Redis and Valkey a
-// semaphore's limit is a plain number, so the name may also be that of another program's key.
+// If the lock has no holders, its Kind says something only if it is Permits: then the name belongs
+// to a semaphore, and can't be used for another kind of lock. On Redis and Valkey a semaphore's
+// limit is a plain number, so the name might also be that of another program's key.
 type LockInfo struct {
 	Name    string
 	Kind    backend.Kind // Exclusive for plain, fenced and fair locks; Write for read-write locks
-	Holders []Holder     // a writer comes before readers; at most a thousand
+	Holders []Holder     // at most a thousand holders; a writer comes before readers
 	More    int          // how many other holders there are
-	Line    []string     // the ids in the line of a fair lock, in order; at most a thousand
+	Line    []string     // at most a thousand ids in the line of a fair lock, in order
 	Limit   int          // a semaphore's number of permits, as last set; 0 if unknown
 }
 
-// Inspect asks the store who holds the lock, of any kind, or the permits with the given name. A
-// LockInfo without Holders describes a free lock. Errors are those of [Locker.IsLocked]. If the
-// store can't say, the error wraps [errors.ErrUnsupported].
+// Inspect asks the store who holds the lock with the given name, whatever its kind, or who holds
+// the permits of the semaphore with that name. A LockInfo without Holders describes a free lock.
+// Errors are those of [Locker.IsLocked]. If the store can't say, the error wraps
+// [errors.ErrUnsupported].
 func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	mustBeContext(ctx)
 	if name == "" {
@@ -261,10 +262,10 @@ func partsOf(owner string) (client, note string) {
 
 // Locks returns an iterator over the store's locks whose names begin with prefix, in no particular
 // order. It reads them from the store page by page. It yields each lock that is held throughout the
-// iteration, and may yield locks that are acquired or released meanwhile. The iteration ends at the
-// first error, which is that of ctx, [ErrClosed], or the store's. If the store can't list its
-// locks, the error wraps [errors.ErrUnsupported]. The iteration may take a while, but doesn't block
-// the store. On Redis and Valkey it scans every key (SCAN).
+// iteration, and can also yield locks that are acquired or released meanwhile. The iteration ends
+// at the first error, which is that of ctx, [ErrClosed], or the store's. If the store can't list
+// its locks, the error wraps [errors.ErrUnsupported]. The iteration can take a while, but doesn't
+// block the store. On Redis and Valkey it scans every key (SCAN).
 func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, error] {
 	mustBeContext(ctx)
 	return func(yield func(LockInfo, error) bool) {
@@ -302,7 +303,7 @@ func (c *Client) list(ctx context.Context, req backend.ListRequest) (backend.Lis
 		return backend.ListResult{}, fmt.Errorf("%s can't list its locks: %w", c.store.Name,
 			errors.ErrUnsupported)
 	}
-	// There is no time limit, since a scan takes long.
+	// There is no time limit, since a scan can take a long time.
 	res, err := steps.DoWithin(ctx, c.store, 0, nil, steps.Of(c.store.Lister.List), req)
 	if err != nil {
 		return backend.ListResult{}, c.stepError(ctx, err)

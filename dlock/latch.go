@@ -44,8 +44,8 @@ func (l *Latch) Name() string { l.mustBeMade(); return l.name }
 // Set gives the latch a count, and reports whether it did. False means that the latch already has a
 // count, which is left unchanged. So each participant may call Set. An n below 1 is an error.
 //
-// Errors are those of [Locker.IsLocked]. After [ErrUnavailable] the count may have been set, or may
-// be set later.
+// Errors are those of [Locker.IsLocked]. After [ErrUnavailable] the count might have been set, or
+// might be set later.
 func (l *Latch) Set(ctx context.Context, n int64) (bool, error) {
 	if n < 1 {
 		l.mustBeMade()
@@ -59,9 +59,9 @@ func (l *Latch) Set(ctx context.Context, n int64) (bool, error) {
 // open, CountDown does nothing.
 //
 // Errors are those of [Locker.IsLocked]. A request that certainly wasn't carried out is retried for
-// at most 5 s. After [ErrUnavailable] the count may have been decremented, or may be decremented
-// later. A second call may then count twice, and open the latch too early, so check [Latch.Count]
-// first.
+// at most 5 s. After [ErrUnavailable] the count might have been decremented, or might be
+// decremented later. A second call might then count twice, and open the latch too early, so check
+// [Latch.Count] first.
 func (l *Latch) CountDown(ctx context.Context) error {
 	l.mustBeMade()
 	mustBeContext(ctx)
@@ -84,8 +84,9 @@ func (l *Latch) Count(ctx context.Context) (int64, error) {
 }
 
 // Wait waits until the latch is open or ctx ends. It keeps waiting while the store can't be
-// reached. The store notifies it, and it also polls now and then. Its error is that of ctx joined
-// with the last error of the store, or [ErrClosed], or the store's error if it refused the request.
+// reached. The store notifies the client, and Wait also polls now and then. If ctx ends, the error
+// is that of ctx, joined with the error of the last request if that failed. If the client is
+// closed, it is [ErrClosed]. If the store refuses a request, it is the store's error.
 func (l *Latch) Wait(ctx context.Context) error {
 	l.mustBeMade()
 	return l.wrap("wait", l.wait(ctx))

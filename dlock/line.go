@@ -24,7 +24,7 @@ const (
 	longestTrip = 10 * time.Second // longest wait for an answer
 )
 
-// keeping contains the fields that a queue needs to keep its places.
+// keeping contains what a queue needs to keep its places in line.
 type keeping struct {
 	look    alarm   // of the next look
 	looking bool    // a look is under way
@@ -126,11 +126,12 @@ func (q *queue) keepPlaces(c *Client, claims []*claim) {
 func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
 
 // patience returns how long to wait for the answer to a look. If that answer is lost, the next look
-// still renews the places in time, unless answers take about 2 s.
+// still renews the places in time, unless it takes about 2 s to get an answer.
 func (q *queue) patience() time.Duration { return max(keepInterval, 2*q.trip) }
 
-// took records how long an answer took, or that none came in time. If two answers in a row are
-// late, took increases the estimate of the round trip to the store.
+// took records the time that an answer took. If there was no answer, late says whether the time for
+// it had run out. If that happens twice in a row, took increases its estimate of the round trip to
+// the store.
 func (q *queue) took(trip time.Duration, late bool, err error) {
 	switch {
 	case err == nil:
@@ -147,7 +148,7 @@ func (q *queue) took(trip time.Duration, late bool, err error) {
 // late to be renewed.
 func (q *queue) far(lease time.Duration) bool { return q.trip >= protocol.Promised(lease)/2 }
 
-// ask makes the calls that wait for the given claims send requests of their own to the store.
+// ask tells the calls that wait for the given claims to send requests of their own to the store.
 func (q *queue) ask(claims []*claim) {
 	for a := q.first; a != nil; a = a.next {
 		if a.h != nil && slices.Contains(claims, a.h.claim) {
@@ -158,7 +159,7 @@ func (q *queue) ask(claims []*claim) {
 	}
 }
 
-// looked records which places a look may have renewed in the store. If one of them belongs to a
+// looked records which places a look might have renewed in the store. If one of them belongs to a
 // call that has left the line in the meantime, looked starts to remove that place in the
 // background.
 func (s *state) looked(claims []*claim, sent instant, place time.Duration, err error) {
@@ -260,7 +261,7 @@ func (a *acquisition) tookPlace(s *state, q *queue, remaining time.Duration) {
 	}
 	switch {
 	case q.subscribed == standing && a.sent <= q.stood:
-		// The store may have granted the lock to this call before the subscription began, so that
+		// The store might have granted the lock to this call before the subscription began, so that
 		// no notification comes. The last look didn't ask about this call, so look again.
 		q.lookAtLine(s)
 	case !q.looking:
@@ -279,9 +280,10 @@ func (q *queue) granted(c *Client, g backend.Grant) {
 
 // grant processes the store's grant of the lock to a waiting call, for the given lease. If the call
 // can renew that lease in time, it becomes the holder. Otherwise its place in line is lost, or soon
-// will be, and a look restores it. But if the store is so far away that later grants would also
-// come too late, the call asks for the lock with its own lease. Then the store may put it ahead of
-// all others.
+// will be, and a look restores the place. A look doesn't help if the store is so far away that
+// later grants would also come too late. In that case the call makes an attempt that asks for the
+// lock with the lease that the caller wants, and the store can put this attempt ahead of all
+// others.
 func (q *queue) grant(s *state, a *acquisition, since instant, lease time.Duration) {
 	a.h.claim.noted = true
 	since, lease = min(since, s.now()), min(lease, longestLease)
@@ -340,8 +342,8 @@ func (o *object) leavePlaces(s *state, v *variable) {
 	}
 }
 
-// returnPlaces makes the plain calls of a Locker that was unlocked get a place in line again, if
-// they have none.
+// returnPlaces puts the plain calls of a Locker that was unlocked back in line, if they have no
+// place there.
 func (q *queue) returnPlaces(v *variable) {
 	for a := q.first; a != nil; a = a.next {
 		if a.variable() == v && (a.h == nil || !a.h.claim.noted) && !a.trying {

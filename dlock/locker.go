@@ -35,8 +35,8 @@ type Locker struct {
 	client *Client
 	name   string
 	kind   protocol.Kind
-	owner  Owner     // the party of the plain calls; if it is zero, plain is the party
-	plain  *variable // the state of the plain calls
+	owner  Owner     // the owner that plain calls act for; zero if there is none
+	plain  *variable // the state of the plain calls, and usually their party: see self
 
 	defaults []AcquireOption // for its acquiring calls; usually none
 }
@@ -49,8 +49,8 @@ type variable struct {
 
 	// Guarded by Client.mu.
 	waiting int32 // plain calls in the queue
-	hold    *hold // the hold from lock to unlock; for reads, only until it is lost
-	owed    int   // the number of unlocks still due for reads whose loss was forgotten
+	hold    *hold // the hold from lock to unlock; a read lock's only until it is lost
+	owed    int   // how many unlocks are due for read locks whose loss state.forget dropped
 }
 
 // newLocker returns a Locker for a kind of lock.
@@ -88,9 +88,10 @@ func (l *Locker) For(o Owner) *Locker {
 
 // With returns a Locker for the same lock whose acquiring calls have these options as defaults.
 // They are applied after the defaults of l, and before a call's own options. If an option is given
-// twice, the last one counts. If the plain calls of l act for an owner, so do those of the new
-// Locker. Otherwise they are separate, as with another Locker of that name (see [Client.Locker]).
-// So the order of With and [Locker.For] makes no difference.
+// twice, the last one counts. If the plain calls of l act for an owner, those of the new Locker act
+// for the same owner, so With and [Locker.For] can be called in either order. Otherwise the plain
+// calls of l and of the new Locker are separate, as with any two Lockers for one name (see
+// [Client.Locker]).
 //
 // The defaults also apply to Lock. Use With if code takes a [sync.Locker] and its lock needs a
 // [FixedLease] or a [RenewedLease]. Lock ignores [Wait], since it couldn't report that it gave up.
@@ -154,8 +155,8 @@ func (l *Locker) Unlock() {
 	}
 }
 
-// mayHaveLost reports whether an unlock that finds no hold may be for one whose loss the client has
-// forgotten. That is possible only if the plain calls act for an owner.
+// mayHaveLost reports whether an unlock that finds no hold might be the unlock of a lost hold that
+// the client no longer remembers. That is possible only if the plain calls act for an owner.
 func (l *Locker) mayHaveLost() bool {
 	c := l.client
 	s := c.lock()
@@ -171,12 +172,13 @@ func (l *Locker) mayHaveLost() bool {
 //
 //   - that of ctx, and its cause if that is different;
 //   - [ErrNotAcquired] when the wait has run out;
-//   - [ErrLost] if the hold that the call re-enters is lost, or if the wait ends on a Locker whose
-//     last hold was lost and not unlocked;
-//   - [ErrNotHeld] with the context of a Do whose hold was released;
+//   - [ErrLost] if the hold that the call re-enters is lost, or if the wait ends while this
+//     Locker's last hold, which was lost, hasn't been unlocked;
+//   - [ErrNotHeld] if ctx comes from a hold of this lock that was released, for example by
+//     [Locker.Do];
 //   - [ErrClosed] and [ErrConflict].
 //
-// An error that ended a wait also wraps [ErrHeld] if someone else held the lock, or
+// The error of a call that waited in vain also wraps [ErrHeld] if someone else held the lock, or
 // [ErrUnavailable] and the store's error. If the store refuses for good, the call returns
 // ErrUnavailable at once. A call with no bound on its wait logs now and then that the store is
 // unavailable.
@@ -190,9 +192,10 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 // exactly one thing: someone else holds it. (With an [RWLocker] it may also mean that a writer has
 // waited for longer than the caller, or longer than an earlier reader of this client.) The lock is
 // renewed until it is unlocked, unless [FixedLease] is given. Errors are those of
-// [Locker.LockContext], and [ErrLost] if the last hold of this Locker was lost and not unlocked. A
-// single attempt takes as long as ctx and the store's client allow, but no longer than the lease,
-// which counts here as 1 s at least and 30 s at most.
+// [Locker.LockContext]. If the last hold of this Locker was lost, and hasn't been unlocked, the
+// error is [ErrLost], even without a wait. A single attempt takes as long as ctx and the store's
+// client allow, but no longer than the lease. For this limit, the lease counts as at least 1 s and
+// at most 30 s.
 func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
 	l.mustBeMade()
 	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{bounded: true}, opts)
@@ -202,10 +205,10 @@ func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, erro
 	return err == nil, l.wrap("trylock", err)
 }
 
-// UnlockContext releases the lock, or one hold of an owner that has several. It works even if ctx
-// has ended before the call. It tries for at most 5 s or the rest of the lease, and no longer than
-// ctx allows. If the store hasn't answered by then, the error says so, the caller no longer has the
-// lock, and the release continues in the background.
+// UnlockContext releases the lock. If an owner has locked it several times, it undoes one of these.
+// It works even if ctx has ended before the call. It tries for at most 5 s, but not beyond the end
+// of the lease, nor for longer than ctx allows. If the store hasn't answered by then, the error
+// says so, the caller no longer has the lock, and the release continues in the background.
 //
 // It returns [ErrNotHeld] if the caller never held the lock, and [ErrLost] if the hold had already
 // been lost. The client remembers at most 1,024 losses of owners, each for ten leases. After that,
@@ -216,12 +219,12 @@ func (l *Locker) UnlockContext(ctx context.Context) error {
 }
 
 // ForceUnlock frees the lock in the store, whichever client holds it, and reports whether it was
-// held. It is for operators, since the holder may still be in its critical section. A holder in
+// held. It is for operators, since the holder might still be in its critical section. A holder in
 // this client is told at once. A holder in another client is told at its next renewal, or with a
-// [FixedLease] at the end of its lease. Until then two holders may act at once. ForceUnlock sends
+// [FixedLease] at the end of its lease. Until then two holders might act at once. ForceUnlock sends
 // one request. After an error from the store, it is unknown whether the request was carried out. It
-// may still be carried out later, and then frees the lock of whoever holds it by that time. If the
-// name belongs to data that isn't a lock, the error is [ErrConflict], and nothing changes.
+// might still be carried out later, and then frees the lock of whoever holds it by that time. If
+// the name belongs to data that isn't a lock, the error is [ErrConflict], and nothing changes.
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	released, err := l.force(ctx)
@@ -242,7 +245,7 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, c.stepError(ctx, err)
 		}
-		if res.Released || !kind.Shared() { // otherwise readers of this client may share a write
+		if res.Released || !kind.Shared() { // otherwise its readers might share a write lock
 			l.struck(kind, mine)
 		}
 		if res.Released || l.storedKind() == kind {
@@ -251,16 +254,17 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	}
 }
 
-// claims returns this client's claims on a Locker's lock that end if the lock is forced as the
-// given kind.
+// claims returns this client's claims on a Locker's lock that end if the store frees the lock of
+// the given kind, because of a ForceUnlock.
 func (l *Locker) claims(kind protocol.Kind) []*claim {
 	s := l.client.lock()
 	defer l.client.unlock()
 	return s.object(l.kind, l.name).claims(kind)
 }
 
-// claims returns this client's claims on a lock that end if the lock is forced as the given kind.
-// Reads under a write end together with the write, and not when reads are forced.
+// claims returns this client's claims on a lock that end if the store frees the lock of the given
+// kind, because of a ForceUnlock. A read lock that a party took while it wrote ends together with
+// the write lock, and not when read locks are freed.
 func (o *object) claims(kind protocol.Kind) []*claim {
 	var claims []*claim
 	if o != nil && kind.Many() {
@@ -284,7 +288,8 @@ func (o *object) claims(kind protocol.Kind) []*claim {
 	return claims
 }
 
-// goesWith reports whether a claim that readers hold ends if the lock is forced as the given kind.
+// goesWith reports whether a claim that readers hold ends if the store frees the lock of the given
+// kind.
 func (cl *claim) goesWith(kind protocol.Kind) bool {
 	if !cl.kind.Shared() {
 		return !kind.Shared() // it is a lent write
@@ -292,10 +297,10 @@ func (cl *claim) goesWith(kind protocol.Kind) bool {
 	return kind.Shared() == (cl.retain() == nil)
 }
 
-// struck is called after the store has forced a lock for this client. It ends the claims in mine,
-// which this client held before the request. The client may have acquired other claims before the
-// store carried out the request, which then ended those as well. So struck asks the store about
-// them.
+// struck is called after the store has carried out a ForceUnlock of this client. It ends the claims
+// in mine, which this client held before the request. The client might have acquired other claims
+// after that, but before the store carried out the request. Such claims have ended, too, so struck
+// asks the store about them.
 func (l *Locker) struck(kind protocol.Kind, mine []*claim) {
 	c := l.client
 	s := c.lock()
@@ -314,12 +319,12 @@ func (l *Locker) struck(kind protocol.Kind, mine []*claim) {
 	}
 }
 
-// forced ends a claim because this client has forced the lock.
+// forced ends a claim because this client has force-unlocked the lock.
 func (cl *claim) forced(s *state) { cl.lose(s, why{reason: LossForced}) }
 
-// IsLocked asks the store whether the lock is held, in one round trip. Its errors are that of ctx,
-// [ErrClosed], [ErrConflict] and the store's. The other methods that ask the store have the same
-// errors.
+// IsLocked asks the store whether the lock is held, in one round trip. It can return the error of
+// ctx, [ErrClosed], [ErrConflict], or an error of the store. So can the other methods that ask the
+// store.
 func (l *Locker) IsLocked(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	res, err := l.look(ctx)
@@ -352,8 +357,8 @@ func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 
 // Lost returns a channel that is closed when the caller's current hold is lost or the client is
 // closed. It is already closed if the caller doesn't hold the lock. An unlock never closes it.
-// Plain reads through one Locker can't be told apart, so if one is lost, the channels of the others
-// may also be closed.
+// Plain calls that read through one Locker can't be told apart, so if one of their holds is lost,
+// the channels of the others might also be closed.
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
 	if h := l.present(l.caller(ctx)); h != nil {
@@ -449,8 +454,8 @@ func (l *Locker) unlockPlain(ctx context.Context) error {
 }
 
 // plainHold returns the hold that a plain unlock releases. If several calls read through one
-// Locker, lost holds come first. So the readers with valid holds keep them, no matter which of the
-// calls unlocks first.
+// Locker, plainHold returns lost holds before valid ones. So the readers with valid holds keep
+// them, no matter which of the calls unlocks first.
 func (l *Locker) plainHold() (*hold, error) {
 	c := l.client
 	s := c.lock()
@@ -516,8 +521,8 @@ func (l *Locker) keeps() error {
 }
 
 // look asks the store about the lock. If the lock seems free, but its kind in the store has changed
-// in the meantime, look asks again. The kind changes when a write is lent to readers, or downgraded
-// to a read.
+// in the meantime, look asks again. The kind changes when a write lock is lent to readers, or
+// downgraded to a read lock.
 func (l *Locker) look(ctx context.Context) (backend.LookResult, error) {
 	for {
 		kind := l.storedKind()
@@ -528,8 +533,8 @@ func (l *Locker) look(ctx context.Context) (backend.LookResult, error) {
 	}
 }
 
-// storedKind returns the kind of the Locker's lock in the store. If readers of this client share a
-// write, this is a write.
+// storedKind returns the kind of the Locker's lock in the store. It is that of a write lock if
+// readers of this client share one.
 func (l *Locker) storedKind() protocol.Kind {
 	if cl := l.lent(); cl != nil {
 		return protocol.Kind(backend.Write)
@@ -537,8 +542,8 @@ func (l *Locker) storedKind() protocol.Kind {
 	return l.kind
 }
 
-// lent returns the write that readers of this client share, or nil. While they share it, the store
-// knows only a writer. lent returns nil unless the Locker is for reading.
+// lent returns the claim for a write lock that readers of this client share, or nil. While they
+// share it, the store knows only a writer. lent returns nil unless the Locker is for reading.
 func (l *Locker) lent() *claim {
 	if !l.kind.Shared() {
 		return nil
@@ -592,7 +597,8 @@ func (l *Locker) count(ctx context.Context) (int, error) {
 	}
 }
 
-// asked returns the caller's valid hold, or nil, and a request that asks the store about that hold.
+// asked returns the caller's valid hold, and a request that asks the store about it. If there is no
+// such hold, asked returns nil.
 func (l *Locker) asked(who caller) (*hold, backend.LookRequest) {
 	s := l.client.lock()
 	defer l.client.unlock()
@@ -603,7 +609,7 @@ func (l *Locker) asked(who caller) (*hold, backend.LookRequest) {
 	return h, h.claim.lookRequest()
 }
 
-// counted returns the result of count, given the store's answer about the caller's hold h. ok is
+// counted computes the result of count from the store's answer about the caller's hold h. ok is
 // false if the claim was downgraded after the request was made.
 func (l *Locker) counted(
 	who caller, h *hold, kind protocol.Kind, res backend.LookResult,

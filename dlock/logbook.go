@@ -108,8 +108,8 @@ func (b *logbook) log(r record) {
 	b.logger.Handler().Handle(ctx, entry)
 }
 
-// A sentence is an error in a log record of this package. It is always logged as text, since the
-// record itself contains the attributes that [Error.LogValue] would add.
+// A sentence wraps an error in a log record of this package. The error is then always logged as
+// text, since the record itself contains the attributes that [Error.LogValue] would add.
 type sentence struct{ error }
 
 func (s sentence) Unwrap() error { return s.error }
@@ -139,7 +139,8 @@ func (c *Client) debug(msg string, args ...any) {
 // warn logs a warning. With the mutex held, use the method of the state instead.
 func (c *Client) warn(msg string, args ...any) { c.log.add(warning(msg, args...)) }
 
-// warn logs a warning once the mutex is unlocked, after all functions passed to later and trace.
+// warn logs a warning once the mutex is unlocked, after the functions given to the methods later
+// and trace were called.
 func (s *state) warn(msg string, args ...any) {
 	s.records = append(s.records, warning(msg, args...))
 }

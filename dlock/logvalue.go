@@ -56,9 +56,9 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// LogValue returns the loss as a group: msg, the whole sentence, and the attributes of the record
-// "lock lost". These are name, kind, holder, reason, held, renewed and, if known, by, paused or
-// err.
+// LogValue returns the loss as a group with msg (the whole sentence) and the attributes of the
+// record "lock lost". These are name, kind, holder, reason, held, renewed and, if known, by, paused
+// or err.
 func (l *Loss) LogValue() slog.Value {
 	if l == nil {
 		return slog.Value{}
@@ -101,8 +101,8 @@ func (rw *RWLocker) LogValue() slog.Value {
 	return rw.writer.LogValue()
 }
 
-// LogValue returns a group with the semaphore's name, its kind, and permits, its number of permits.
-// It doesn't ask the store.
+// LogValue returns a group with the semaphore's name, its kind, and permits (how many it has). It
+// doesn't ask the store.
 func (s *Semaphore) LogValue() slog.Value {
 	if s == nil {
 		return slog.Value{}
@@ -111,7 +111,7 @@ func (s *Semaphore) LogValue() slog.Value {
 		slog.String("kind", s.locker.kind.String()), slog.Int("permits", s.permits))
 }
 
-// LogValue returns a group with the name and kind of the lock, and leads (see [Election.IsLeader]).
+// LogValue returns a group with name and kind (of the lock), and leads (see [Election.IsLeader]).
 // It doesn't ask the store.
 func (e *Election) LogValue() slog.Value {
 	if e == nil || e.locker.client == nil {

@@ -11,7 +11,7 @@ import (
 
 // A lookout tells a call when to ask the store again, until the call finds the state that it waits
 // for. It listens for notifications from the store. It also polls now and then, since notifications
-// may get lost, and the end of a lease causes none.
+// can get lost, and the end of a lease causes none.
 type lookout struct {
 	client   *Client
 	end      context.CancelFunc // stops listening
@@ -51,9 +51,9 @@ func (w *lookout) wake() {
 	}
 }
 
-// wait waits until it is time to ask the store again. remaining is how long the state that the last
-// answer reported will last, and 0 or less if that is unknown. wait returns false if the call or
-// the client has ended, so that there is no further request.
+// wait waits until it is time to ask the store again. remaining says how long the state in the
+// store's latest answer will last. It is 0 or less if that is unknown. wait returns false if the
+// call or the client has ended, so that there is no further request.
 func (w *lookout) wait(ctx context.Context, remaining time.Duration) bool {
 	w.failures.reset()
 	wait, jitter := longestPause(w.client.lease), longestJitter
@@ -67,8 +67,8 @@ func (w *lookout) wait(ctx context.Context, remaining time.Duration) bool {
 	return w.sleep(ctx, wait+rand.N(min(wait/10, jitter)+1))
 }
 
-// waitAfter waits before the next request after one that failed with err. It returns false if there
-// must be no further request.
+// waitAfter waits, after a request has failed with err, until it is time for the next one. It
+// returns false if there must be no further request.
 func (w *lookout) waitAfter(ctx context.Context, err error) bool {
 	return backend.KindOf(err) != backend.Refused &&
 		w.sleep(ctx, w.failures.next(firstBackoff, longestPause(w.client.lease)))

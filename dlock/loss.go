@@ -41,7 +41,7 @@ type Loss struct {
 	By string
 }
 
-// The methods of Loss also read the deprecated fields, since a program may create a Loss with only
+// The methods of Loss also read the deprecated fields, since a program can create a Loss with only
 // those, for example in a test.
 
 func (l *Loss) unconfirmed() time.Duration { return cmp.Or(l.Unconfirmed, l.Renewed) }
@@ -58,14 +58,14 @@ const (
 	LossExpired LossReason = iota
 
 	// LossGone means that the store no longer has the hold, and no other holder is known. Another
-	// client or an operator forced the lock, or the store lost its data. It is also the reason
-	// until the store has said who holds the lock now.
+	// client or an operator force-unlocked the lock, or the store lost its data. It is also the
+	// reason until the store has said who holds the lock now.
 	LossGone
 
 	// LossTaken means that the store no longer has the hold, and someone else holds the lock.
 	LossTaken
 
-	// LossForced means that this client forced the lock.
+	// LossForced means that this client force-unlocked the lock: see [Locker.ForceUnlock].
 	LossForced
 
 	// LossPaused means that this process or its machine was paused while the lease ran out.
@@ -109,7 +109,7 @@ func (l *Loss) Error() string {
 // Unwrap returns [ErrLost].
 func (l *Loss) Unwrap() error { return ErrLost }
 
-// A why is the reason why a claim is lost or in danger, with its details.
+// A why says, in detail, for what reason a claim is lost or in danger.
 type why struct {
 	reason LossReason
 	had    instant // the last confirmation; 0: see the claim

@@ -6,9 +6,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// An object is this client's state of one lock: its holds and its waiting calls. While there are
-// any, the object is in the client's table. A claim that has ended may still refer to an object
-// that is no longer there.
+// An object contains what this client has to do with one lock: its holds and its waiting calls.
+// While there are any, the object is in the client's table. A claim that has ended might still
+// refer to an object that is no longer in the table.
 type object struct {
 	name   string
 	family protocol.Family
@@ -55,8 +55,8 @@ func (o *object) tidy(s *state) {
 	}
 }
 
-// queue returns the queue of calls that wait for a claim's lock without a place in the store, or
-// nil if there is none.
+// queue returns the queue of calls that wait for the claim's lock and have no places in the store.
+// It returns nil if there is no such queue.
 func (cl *claim) queue(s *state) *queue {
 	if o := cl.present(s); o != nil {
 		return o.queue
@@ -72,7 +72,7 @@ func (cl *claim) present(s *state) *object {
 	return s.objects[cl.object.family][cl.object.name]
 }
 
-// is reports whether o is the object of the Locker's lock.
+// is reports whether the object is that of the Locker's lock.
 func (o *object) is(l *Locker) bool { return o.name == l.name && o.family == l.kind.Family() }
 
 // A lockKey identifies a lock by its name and family.
@@ -83,8 +83,8 @@ type lockKey struct {
 
 func (o *object) key() lockKey { return lockKey{o.family, o.name} }
 
-// excludes reports whether this client has a hold that excludes a. It ignores holds of one party,
-// unless they are of permits.
+// excludes reports whether this client has a hold that excludes the call. It ignores the holds of
+// the party but, unless the lock is a semaphore.
 func (o *object) excludes(s *state, a *acquisition, but party) bool {
 	if o == nil {
 		return false
@@ -98,7 +98,7 @@ func (o *object) excludes(s *state, a *acquisition, but party) bool {
 	return !a.kind.Shared() && o.isRead(s, but)
 }
 
-// waitsFor returns a pointer to the object's queue for calls of a kind.
+// waitsFor returns a pointer to the object's queue for calls that want a lock of the given kind.
 func (o *object) waitsFor(kind protocol.Kind) **queue {
 	if kind.Placed() {
 		return &o.line

@@ -13,9 +13,9 @@ import (
 )
 
 // Once runs fn for an occasion of a job, unless fn has already succeeded for this occasion, or is
-// running, in any process. It is for jobs that every replica starts. The name is the job's. The
-// occasion is the same for all replicas, for example a date, the scheduled time, or the id of a
-// message. Once reports whether this call ran fn:
+// running, in any process. It is for jobs that every replica starts. The parameter name is the name
+// of the job. The occasion is the same for all replicas, for example a date, the scheduled time, or
+// the id of a message. Once reports whether this call ran fn:
 //
 //	true, nil             it ran now, and succeeded
 //	false, nil            it has succeeded before, here or elsewhere
@@ -27,23 +27,24 @@ import (
 // Once never waits for another call. Each call is a separate owner, whatever owner ctx names. So
 // within fn, a call for the same occasion returns ErrHeld. fn gets the context of a hold (see
 // [Hold.Context]): the lock is renewed while fn runs, and the context ends if the lock is lost. If
-// fn returns nil, the lock stays taken for keep from then on, and other calls are told that fn has
-// succeeded. If fn returns an error, panics, or ends its goroutine, the lock is free at once.
+// fn returns nil, the lock then stays taken for the time given as keep, and other calls are told
+// that fn has succeeded. If fn returns an error, panics, or ends its goroutine, the lock is free at
+// once.
 //
-// fn runs at least once for an occasion. It must be able to run again, which may happen in three
-// cases:
+// fn runs at least once for an occasion. It must cope with running more than once, since it can run
+// again in three cases:
 //
 //   - The process dies after fn's work and before the store has answered the release. Then fn runs
 //     again when the lease has run out ([WithLease]).
-//   - The lock was lost while fn ran, so another call may have begun to run it. The error wraps
+//   - The lock was lost while fn ran, so another call might have begun to run it. The error wraps
 //     [ErrLost], with the Op "unlock", even if fn returned nil.
 //   - The store didn't answer the release within 5 s. The release goes on in the background, and
-//     may come too late. The error wraps [ErrUnavailable], with the Op "unlock".
+//     might come too late. The error wraps [ErrUnavailable], with the Op "unlock".
 //
-// After keep the occasion is forgotten, and a later call runs fn again. So keep must be longer than
-// the greatest time between the calls of any two replicas. Wrong clocks, late starts, and repeated
-// calls after an error add to that time. An hour is right for most jobs. A day costs no more than a
-// key in the store for that time.
+// When the time given as keep has passed, the occasion is forgotten, and a later call runs fn
+// again. So keep must be longer than the greatest time between the calls of any two replicas. Wrong
+// clocks, late starts, and repeated calls after an error add to that time. An hour is right for
+// most jobs. A day costs no more than a key in the store for that time.
 //
 // Once fails before fn runs if keep isn't positive or is above ten years, if the occasion is empty,
 // or if the store can't keep a lock taken. In the last case the error wraps
@@ -66,10 +67,10 @@ func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Dura
 	return l.once(ctx, err, keep, fn, nil)
 }
 
-// Once runs fn under the lock, unless fn has succeeded within the last keep, or is running, in any
-// process. It is like [Client.Once], but for a plain or fenced lock of any name, and with options.
-// Results, crashes and keep work as described there. If calls have different keeps, that of the
-// call that ran fn counts.
+// Once runs fn under the lock, unless fn is running in any process, or has succeeded there and the
+// time given as keep hasn't passed since. It is like [Client.Once], but for a plain or fenced lock
+// of any name, and with options. See there for the results, for crashes, and for the choice of
+// keep. If several calls give different times, that of the call that ran fn counts.
 //
 // With [Wait], a call waits while another call runs fn. If fn succeeds there, the waiting call
 // returns false without an error:
@@ -111,7 +112,8 @@ func (l *Locker) once(ctx context.Context, wrong error, keep time.Duration, fn f
 	})
 }
 
-// mayKeep returns an error if the Locker can't run fn under a lock that stays taken for keep.
+// mayKeep returns an error if the Locker can't run fn, or can't then keep the lock taken for the
+// given time.
 func (l *Locker) mayKeep(keep time.Duration, fn func(context.Context) error) error {
 	if fn == nil {
 		return errNoFunction

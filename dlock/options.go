@@ -39,7 +39,7 @@ const DefaultHandover = 10 * time.Millisecond
 // store. If a lock was acquired from the store less than d ago, and is renewed, an unlock passes it
 // to the goroutine of this client that has waited longest. That is a thousand times faster than a
 // round trip. After d an unlock releases the lock in the store, so that other processes get their
-// turn. They may wait for up to d longer. The default is [DefaultHandover]. [New] panics if d is
+// turn. They might wait for up to d longer. The default is [DefaultHandover]. [New] panics if d is
 // negative or above ten years.
 //
 // A hand-over relies on the store's last answer. After a [Locker.ForceUnlock] by another client, or
@@ -136,13 +136,14 @@ type acquireOptions struct {
 // Fractions of a millisecond are dropped.
 //
 // If the caller's owner already holds the lock, the call re-enters that hold. If the hold is
-// renewed, d is ignored. If it has a fixed lease, the lease becomes d, unless more than d is left
-// of it. If a call without FixedLease re-enters a hold with a fixed lease, the hold is renewed
-// until that call's unlock. After that unlock the hold ends when the rest of its lease has passed.
+// renewed, d is ignored. If the hold has a fixed lease, the hold now lasts for d, or until the end
+// of its lease if that is later. If a call without FixedLease re-enters a hold with a fixed lease,
+// the hold is renewed until that call's unlock. After that unlock the hold ends when the rest of
+// its lease has passed.
 //
 // If the lease of a plain call (one without an [Owner]) ends, the next plain call of the same
-// Locker still waits for the unlock. See [RWLocker.Reader] for plain reads. For a lock that is
-// never unlocked, use [Locker.Acquire], an [Owner], or a Locker for that one call.
+// Locker still waits for the unlock. See [RWLocker.Reader] for plain calls that read. For a lock
+// that is never unlocked, use [Locker.Acquire], an [Owner], or a Locker for that one call.
 func FixedLease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, true }
 }
@@ -164,10 +165,11 @@ func Lease(d time.Duration) AcquireOption { return FixedLease(d) }
 //
 // A hold has one lease, that of the call that acquired it. If the caller's owner holds the lock
 // already and that hold is renewed, d is ignored. If that hold has a fixed lease, the hold is
-// renewed until this call's unlock, with a lease of d, or of the time that is left if that is
-// longer. After the unlock it isn't renewed, and ends with its lease. A lock is handed over to, and
-// shared with, only calls of this client that want the same lease. Other calls ask the store. Reads
-// are renewed at least as often as the client's lease says. The default is the client's lease.
+// renewed until this call's unlock. Its lease is then d, or the rest of the fixed lease, whichever
+// is longer. After the unlock the hold isn't renewed, and ends with its lease. Calls of this client
+// get the lock handed over, or share it, only if they want the same lease. Other calls ask the
+// store. Read locks are renewed at least as often as with the client's lease. The default is the
+// client's lease.
 //
 // If [FixedLease] and RenewedLease are both given, the last one counts.
 func RenewedLease(d time.Duration) AcquireOption {
@@ -185,18 +187,19 @@ func Wait(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.wait, o.bounded = d, true }
 }
 
-// AtLeast makes the lock stay taken until d after it was acquired, even if it is unlocked earlier
-// or its holder dies. It is for quick jobs that every replica starts. Without it, a replica whose
-// clock is late would find the lock free and run the job again. For most such jobs [Client.Once] is
-// better, since it keeps the lock taken only after a success. By default a lock is free as soon as
-// it is unlocked.
+// AtLeast keeps the lock taken for at least d, counted from its acquisition, even if it is unlocked
+// earlier or its holder dies. It is for quick jobs that every replica starts. Without it, a replica
+// whose clock is late would find the lock free and run the job again. For most such jobs
+// [Client.Once] is better, since it keeps the lock taken only after a success. By default a lock is
+// free as soon as it is unlocked.
 //
 // Until d has passed, requests and renewals ask the store for at least the rest of d. The last
-// unlock makes the store keep the lock for that rest, and wakes no waiter. [Locker.TryLock] of
-// others returns false, [Locker.TTL] returns the rest, and [Locker.ForceUnlock] frees the lock.
-// When d has passed, waiters of this client find the lock free at once. Waiters of other clients
-// find it free within a third of the lease, but after ten seconds at most. An unlock after d is an
-// ordinary one. A call that returns an error doesn't leave the lock taken.
+// unlock makes the store keep the lock taken until d has passed, and wakes no waiter. Until then,
+// [Locker.TryLock] of others returns false, [Locker.TTL] returns the rest of d, and
+// [Locker.ForceUnlock] frees the lock. When d has passed, waiters of this client find the lock free
+// at once. Waiters of other clients find it free within a third of the lease, or within ten seconds
+// if that is sooner. An unlock after d is an ordinary one. A call that returns an error doesn't
+// leave the lock taken.
 //
 // Such a hold isn't handed over inside the client. With [FixedLease] the lease is d if that is
 // longer. If several re-entries have AtLeast, the longest counts. If the store gave a fair lock to
@@ -209,16 +212,16 @@ func Wait(d time.Duration) AcquireOption {
 //
 // On etcd, which counts leases in seconds, the client that unlocked the lock frees it on time, when
 // d has passed. If that client is closed before then, or its process dies, or d is longer than ten
-// minutes, the lock may stay taken for up to three seconds more.
+// minutes, the lock might stay taken for up to three seconds more.
 func AtLeast(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.atLeast, o.keeps = d, true }
 }
 
 // HolderNote adds a note to the id of this hold in the store, so that every client can see it: see
-// [Holder.Note]. It is for the reading side of an [RWLocker], whose holders are then a list of
-// members with their notes. Such a hold always comes from the store, and isn't shared with other
-// readers of this client. A re-entry, and a read under a write of the same owner, keep the existing
-// id.
+// [Holder.Note]. It is for the reading side of an [RWLocker]: the readers can then serve as a list
+// of members, each with its note. Such a hold always comes from the store, and isn't shared with
+// other readers of this client. If the caller's owner already reads, or writes, the call keeps the
+// id of that hold, and the note is ignored.
 //
 // A note consists of 1 to 512 letters, digits and characters of -._~%&=+, which
 // [net/url.Values.Encode] returns. With any other note, the call returns an error. On a writing

@@ -7,13 +7,14 @@ import "iter"
 // remembers the last request that was refused, so it doesn't send requests that would fail. Second,
 // a call may be handed released permits while its own attempt is under way.
 
-// out lists the claims of the permits that this client holds.
+// An out is a linked list of this client's claims on permits that it holds.
 type out struct {
 	first   *claim
 	permits int
 }
 
-// A permit is a claim's entry in an out list.
+// A permit contains the fields of a claim on permits, such as its links in the list that out
+// begins.
 type permit struct {
 	holder      *hold // nil if no hold rests on it
 	prev, next  *claim
@@ -90,7 +91,8 @@ type refusal struct {
 	again          instant
 }
 
-// refuses reports whether the store would also refuse a, if nothing has changed since the refusal.
+// refuses reports whether the store would refuse the call, too, if nothing has changed since the
+// refusal.
 func (r refusal) refuses(a *acquisition) bool {
 	return r.permits > 0 && a.o.permits >= r.permits &&
 		(a.o.limit == r.limit || r.limit > 0 && a.o.limit > 0 && a.o.limit < r.limit)

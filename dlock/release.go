@@ -26,7 +26,7 @@ func (l *Locker) releaseParty(ctx context.Context, p party) error {
 	}
 }
 
-// latest returns the hold that an unlock by p would release, or nil. The hold may be lost.
+// latest returns the hold that an unlock by p would release, or nil. The hold might be lost.
 func (l *Locker) latest(p party) *hold {
 	s := l.client.lock()
 	defer l.client.mu.Unlock()
@@ -36,7 +36,7 @@ func (l *Locker) latest(p party) *hold {
 	return s.lastLoss(l.lostKey(p))
 }
 
-// presentHold returns a party's hold on a Locker's lock, or nil. The hold may have expired.
+// presentHold returns a party's hold on a Locker's lock, or nil. The hold might have expired.
 func (l *Locker) presentHold(s *state, p party) *hold {
 	o := s.object(l.kind, l.name)
 	if l.kind.Shared() || o == nil {
@@ -48,8 +48,8 @@ func (l *Locker) presentHold(s *state, p party) *hold {
 	return nil
 }
 
-// releaseWithin performs one release of the hold of a Do or a Hold. ctx is the caller's context, or
-// a context of the hold.
+// releaseWithin performs one release of a hold that a Do or a [Hold] has acquired. ctx is the
+// caller's context, or a context of the hold.
 func (h *hold) releaseWithin(ctx context.Context, c *Client) error {
 	if err := h.giveUp(ctx, c); err != errAgain {
 		return err
@@ -173,7 +173,7 @@ func (h *hold) releaseLater(c *Client, why error) error {
 	s := c.lock()
 	defer c.unlock()
 	s.background(func(c *Client) {
-		// Only this hold is released. Its owner may have another hold of the lock by now.
+		// Only this hold is released. Its owner might have another hold of the lock by now.
 		if err := h.release(context.Background(), c); err != nil && err != errAgain {
 			c.warn("late unlock", "name", h.claim.object.name, "err", err)
 		}
@@ -197,7 +197,8 @@ func (h *hold) releaseLost(s *state) {
 	}
 }
 
-// leaves records that a hold no longer uses its claim. It reports whether the claim is now unused.
+// leaves records that the hold no longer uses its claim, and reports whether the claim is now
+// unused.
 func (h *hold) leaves() bool {
 	if !h.kind.Shared() {
 		return true
@@ -206,8 +207,7 @@ func (h *hold) leaves() bool {
 	return h.claim.more.holds == 0
 }
 
-// A partial is a partial release in progress. It decrements the hold's count, but the lock stays
-// held.
+// A partial is a release in progress that decrements the hold's count, but leaves the lock held.
 type partial struct {
 	h            *hold
 	began        instant
@@ -255,9 +255,9 @@ func (p partial) release(ctx context.Context, c *Client) error {
 	return nil
 }
 
-// releases records the beginning of a hold's last release. From then on the owner string of the
-// hold isn't used for re-entries or renewals. releases returns the queue whose lead waits for the
-// answer, or nil.
+// releases begins a hold's last release. From then on the owner string of the hold isn't used for
+// re-entries or renewals. releases returns the queue of calls that wait for the lock, or nil. The
+// queue's lead waits for the answer to the release before it asks the store.
 func (h *hold) releases(s *state) *queue {
 	h.state = released
 	h.count = 0
@@ -281,7 +281,7 @@ type departure struct {
 	began instant
 	lease time.Duration
 	ask   bool   // ask the store how many clients wait
-	inner *claim // the read to release first, or nil
+	inner *claim // the claim for reading to release first, or nil
 }
 
 // depart begins the last release of the claim of a hold.
@@ -296,8 +296,8 @@ func (h *hold) depart(s *state, q *queue, now instant) departure {
 	return d
 }
 
-// carryOut performs the last release of a claim. first sends the first request, unless it was
-// already sent, and returns the answer.
+// carryOut performs the last release of a claim. To get the answer to the first request, it calls
+// the function first, which also sends that request, unless a batch has already sent it.
 func (d departure) carryOut(
 	ctx context.Context, c *Client, first func() (backend.ReleaseResult, error),
 ) (err error) {
@@ -340,8 +340,8 @@ func (d departure) released(c *Client, res backend.ReleaseResult, err error) {
 	}
 }
 
-// released records that a last release is over. It returns the state of the store's message about
-// the release.
+// released records that a last release is over. It returns what has become of the store's message
+// about the release.
 func (q *queue) released() message {
 	own := unheard
 	switch {
@@ -366,16 +366,16 @@ func (cl *claim) staysTaken(s *state) {
 	}
 	over := s.now() + kept(cl.Left(s.now())) + endJitter
 	if q := o.line; q != nil {
-		q.soon = q.soon || q.looking // the current look may have missed it
+		q.soon = q.soon || q.looking // the current look might have missed it
 		s.hasten(&q.look, over)
 	}
 	switch q := o.queue; {
 	case q == nil || q.lead == nil:
 	case cl.kind.Many():
-		q.wake(s) // the lead may not have asked yet
+		q.wake(s) // the lead might not have asked yet
 	default:
 		if q.again == 0 || over < q.again {
-			q.again = over // an attempt under way may predate this
+			q.again = over // an attempt under way might predate this
 		}
 		s.hasten(&q.lead.alarm, over)
 	}
@@ -415,7 +415,7 @@ func (cl *claim) drainOn(
 	err error,
 ) (freed backend.ReleaseResult, _ error) {
 	var tries backoff
-	sent := false // whether an earlier release may have arrived
+	sent := false // whether an earlier release might have arrived
 	for ; ; res, err = cl.sendRelease(ctx, c, lease, ask) {
 		if isDisplaced(err) {
 			res, err = backend.ReleaseResult{Outcome: backend.NotHeld}, nil
@@ -507,7 +507,7 @@ func (h *hold) releaseForsaken(ctx context.Context, c *Client, before []*claim) 
 }
 
 // releaseOnce sends one release, even if the client is closed. If sent is set, an earlier release
-// may have been carried out, so it isn't an error if the store has no hold.
+// might have been carried out, so it isn't an error if the store has no hold.
 func (cl *claim) releaseOnce(
 	ctx context.Context, c *Client, lease time.Duration, sent bool,
 ) (res backend.ReleaseResult, err error) {

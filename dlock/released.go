@@ -8,11 +8,11 @@ import (
 
 // Released returns a channel that receives a value after each release of the lock, by any process,
 // until ctx ends or the client is closed. It is for observers that don't want the lock. The channel
-// has a buffer of one, so a value may stand for several releases. It also receives a value each
-// time the store begins to send messages. Check the lock then, since releases may have been missed.
-// The channel is never closed.
+// has a buffer of one, so a value can stand for several releases. It also receives a value each
+// time the store begins to send messages. Check the lock then, since releases might have been
+// missed. The channel is never closed.
 //
-// Messages get lost, and locks may end without a message, so also poll now and then. With a store
+// Messages get lost, and locks can end without a message, so also poll now and then. With a store
 // that sends no messages, the channel never receives a value.
 func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
@@ -33,8 +33,9 @@ func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 	return released
 }
 
-// listen makes the store send messages about releases until ctx ends. It calls stands when the
-// store begins to send them. If subscribing fails, it tries again, unless the store refuses.
+// listen makes the store send messages about releases until ctx ends. It calls the function stands
+// when the store begins to send them. If subscribing fails, it tries again, unless the store
+// refuses.
 func (c *Client) listen(ctx context.Context, req backend.SubscribeRequest, stands func()) {
 	s := c.lock()
 	defer c.unlock()

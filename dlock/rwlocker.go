@@ -16,25 +16,27 @@ import (
 // (see [WithHandover]) joins without a request to the store, unless a writer of the same client
 // waits. Later readers ask the store, so that writers elsewhere get their turn. If the hold is
 // lost, all readers that share it are told. During the hand-over time a writer also passes the lock
-// to waiting readers of its client, and these pass it back. To other clients the lock then appears
-// to be held by a writer.
+// to waiting readers of its client, and these readers pass it on to the next writer. To other
+// clients the lock then appears to be held by a writer.
 //
 // A reader that came after a waiting writer doesn't get the lock before that writer, unless the
-// reader joins. So writers aren't starved. As with sync.RWMutex, a goroutine that reads must not
-// wait for a second read with another owner. If a writer waits in between, the two reads and the
-// writer wait for each other. So pass the context on. Then a read within a read re-enters.
+// reader joins. So writers aren't starved. As with sync.RWMutex, a goroutine that holds a read lock
+// must not wait for a second one with another owner: if a writer began to wait in between, the
+// second read lock waits for the writer, and the writer for the first. So pass the context on. With
+// it, the second call re-enters the read lock.
 //
-// A writer may also read, with the context of the write or an owner. When the writer then unlocks
-// the write, it keeps the read (a downgrade), and others may read as well. For a downgrade, lock
-// both sides with the context of an owner, since the context of the write ends with the write. A
-// reader that tries to write gets an error, [ErrUpgrade], since two such readers would wait for
-// each other. Plain calls have no owner. So an RLock after a Lock in the same goroutine waits
-// forever, and so does a Lock after an RLock, as with sync.RWMutex.
+// A writer can also lock for reading, with the context of its write lock or of its owner. When it
+// then unlocks the write lock, it keeps the read lock (a downgrade), and others can read as well.
+// For a downgrade, lock both sides with the context of an owner, since the context of the write
+// lock ends with that lock. A reader that tries to write gets an error, [ErrUpgrade], since two
+// such readers would wait for each other. Plain calls have no owner. So an RLock after a Lock in
+// the same goroutine waits forever, and so does a Lock after an RLock, as with sync.RWMutex.
 //
-// Each side reports only on itself, and is forced on its own. [Locker.IsLocked] of the reader is
-// false during a write, and ForceUnlock of one side frees nothing while only the other is held. If
-// a writer has passed the lock to readers of its client, other clients and the writing side still
-// see a write. The reading side of that client sees a read, and its ForceUnlock frees the lock.
+// The methods of each side are about that side only. [Locker.IsLocked] of the reading side is false
+// while a writer holds the lock, and [Locker.ForceUnlock] of one side frees nothing while only the
+// other is held. If a writer has passed the lock to readers of its client, other clients and the
+// writing side still report that it is held for writing. The reading side of that client reports
+// that it is held for reading, and its ForceUnlock frees the lock.
 //
 // A plain or fenced lock with the same name is a different lock. A store can't have both, so the
 // error is [ErrConflict]. Making an RWLocker is cheap and does no I/O. It is safe for concurrent
@@ -70,13 +72,14 @@ func (rw *RWLocker) RUnlock() { rw.Reader().Unlock() }
 // [RWLocker.Reader].
 func (rw *RWLocker) RLocker() sync.Locker { return rw.Reader() }
 
-// Reader returns the reading side, always the same Locker. Its plain calls are counted. Any number
-// of goroutines may lock it, and each unlocks it once. After a loss, others can still lock it. If
-// the lost hold had n readers, the next n unlocks return [ErrLost], whichever goroutines call them.
-// So a late unlock of a lost read never releases the read of another goroutine. A read with a
-// [FixedLease] must also be unlocked, even after it has ended. Otherwise the next unlock by another
-// reader counts as the missing one, and the client goes on renewing that reader's hold. For a read
-// that is never unlocked, use [Locker.Acquire], an [Owner], or an RWLocker of its own.
+// Reader returns the reading side, always the same Locker. Any number of goroutines can lock it
+// with plain calls, and each unlocks it once. It counts these calls, and doesn't know which
+// goroutine made them. After a loss, others can still lock it. If the lost hold had n readers, the
+// next n unlocks return [ErrLost], whichever goroutines call them. So a late unlock of a lost read
+// lock never releases that of another goroutine. A read lock with a [FixedLease] must also be
+// unlocked, even after it has ended. Otherwise the next unlock by another reader is taken for the
+// missing one, and the client goes on renewing that other reader's hold. For a read lock that is
+// never unlocked, use [Locker.Acquire], an [Owner], or an RWLocker of its own.
 func (rw *RWLocker) Reader() *Locker { return &rw.mustBeMade().reader }
 
 // Writer returns the writing side, always the same Locker.

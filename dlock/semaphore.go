@@ -15,7 +15,7 @@ import (
 // out.
 //
 // Within a client, calls are served in order of arrival, as with golang.org/x/sync/semaphore. A
-// call for many permits isn't overtaken by calls for few. Calls of other clients may overtake it.
+// call for many permits isn't overtaken by calls for few. Calls of other clients can overtake it.
 // For up to the hand-over time (see [WithHandover]), released permits pass to the first waiter of
 // the same client without a request to the store, if that waiter wants the same number.
 //
@@ -99,8 +99,8 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 // Name returns the semaphore's name.
 func (s *Semaphore) Name() string { return s.mustBeMade().name }
 
-// nobody is the party of all holders of permits. A release finds its permits by the hold, not by
-// the party.
+// nobody is the party that is recorded for all holds of permits, since it plays no role. A release
+// finds its permits by the hold, not by the party.
 var nobody party = Owner{}
 
 // enter acquires permits for a new holder.

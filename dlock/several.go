@@ -92,7 +92,7 @@ func (s *several) Err() error {
 	return s.Context.Err()
 }
 
-// Value returns the value in the caller's context. But for the identity key, it returns the
+// Value returns the value in the caller's context. For the identity key, however, it returns the
 // identity of the innermost hold, which links to those of the other holds. So a call with this
 // context finds the hold of its lock.
 func (s *several) Value(key any) any {
@@ -201,7 +201,7 @@ func (s *several) token() (token uint64) {
 	return token
 }
 
-// each calls say for each part, and joins the results with commas.
+// each calls the function say for every part, and joins the results with commas.
 func (s *several) each(say func(*part) string) string {
 	words := make([]string, len(s.given))
 	for i, p := range s.given {

@@ -19,7 +19,7 @@ import (
 // reading holds the readers of this client.
 type reading struct {
 	holds map[party]*hold // the latest hold of each party
-	lent  *claim          // a write lent to readers, or nil
+	lent  *claim          // the claim of a write lock that is lent to readers, or nil
 	older []*hold         // the parties' earlier holds, oldest first
 	young *claim          // latest claim, which new readers may join
 }
@@ -91,7 +91,7 @@ func (o *object) reader(p party) *hold {
 	return o.reading.holds[p]
 }
 
-// calls returns the number of unlocks that the party of a hold has yet to make.
+// calls counts the unlocks that the party of a hold still has to make.
 func (o *object) calls(h *hold) int {
 	latest := o.reader(h.party)
 	if !h.kind.Shared() || latest == nil {
@@ -238,8 +238,8 @@ func (o *object) addReader(h *hold) {
 	h.claim.more.joins++
 }
 
-// grantShared turns a read that the store has just granted into a hold, and lets waiting readers
-// join.
+// grantShared turns a read lock that the store has just granted into a hold, and lets waiting
+// readers join.
 func (h *hold) grantShared(s *state, o *object) *hold {
 	cl := h.claim
 	under := cl.retain()
@@ -279,8 +279,9 @@ func (o *object) admitReaders(s *state, cl *claim) {
 	}
 }
 
-// retain returns the live hold of the write under which a claim was made, or nil. While that hold
-// lives, the claim is kept, even without readers. Otherwise a new claim would have the same owner
+// retain returns the write hold of the party for whose read locks the claim was made, if that hold
+// is still live, and nil otherwise. While the write hold lives, the claim is kept, even without
+// readers. If it were released, and the party read again, the new claim would have the same owner
 // string, and a late request for the old claim could affect the new one.
 func (cl *claim) retain() *hold {
 	if cl.more == nil || cl.more.under == nil || cl.more.under.state != live {
@@ -352,13 +353,13 @@ func (h *hold) releaseShared(ctx context.Context, c *Client) error {
 		return nil
 	}
 	if cl.retain() != nil {
-		s.unschedule(&cl.alarm) // the read is released with the write
+		s.unschedule(&cl.alarm) // it will be released with the write lock
 		c.unlock()
 		return nil
 	}
 	if joins := cl.more.joins; cl.mayBeJoined(s) {
 		c.unlock()
-		runtime.Gosched() // another goroutine may be about to join
+		runtime.Gosched() // another goroutine might be about to join
 		c.mu.Lock()
 		switch {
 		case cl.more.holds > 0 || cl.more.joins != joins:
@@ -393,13 +394,13 @@ func (h *hold) releaseRead(ctx context.Context, c *Client, q *queue) error {
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
-		h.giveNotices() // calls that began with h may still read
+		h.giveNotices() // calls that began to read with h might still be reading
 	}
 	return err
 }
 
 // bequeath passes the notices of a released hold to another hold of its party, since calls that
-// watch these notices may still be reading.
+// watch these notices might still be reading.
 func (h *hold) bequeath() {
 	heir := h.claim.object.reader(h.party)
 	if h.watchers == nil || heir == nil {
@@ -418,8 +419,8 @@ func (h *hold) bequeath() {
 const mostNotices = 8
 
 // noticeFor returns the notice for the first call that watches a hold for its loss. The notice is
-// new, unless another hold of the same party already has mostNotices. Then noticeFor returns one of
-// those, which then signals the loss of either hold.
+// new, unless another hold of the same party already has mostNotices. In that case noticeFor
+// returns one of the other hold's notices, so that this notice is given at the loss of either hold.
 func (h *hold) noticeFor() *notice {
 	if h.kind.Shared() && h.state == live {
 		for _, other := range h.claim.object.readers() {
@@ -502,9 +503,9 @@ func (a *acquisition) reenterShared(ctx context.Context, h *hold) error {
 	return nil
 }
 
-// readUnder acquires a read under the write of the same party. While the write lasts, all reads
-// under it share one claim, with the write's owner string. Each further read repeats the claim's
-// request.
+// readUnder acquires a read lock for a party that holds the write lock. As long as the party holds
+// the write lock, all its read locks share one claim, with the owner string of the write lock. For
+// each further read lock, the request for that claim is sent again.
 func (a *acquisition) readUnder(ctx context.Context, w *hold) (*hold, error) {
 	c := a.client
 	s := c.lock()
@@ -530,17 +531,17 @@ func (a *acquisition) readUnder(ctx context.Context, w *hold) (*hold, error) {
 			inner.Stray()
 		}
 		if inner.dead && inner.Strays() {
-			inner.takeBack(s) // the write has ended, and so must the read
+			inner.takeBack(s) // the write lock has ended, so the read lock must end, too
 		}
 		return nil, err
 	case !res.Acquired:
-		w.lose(s, gone) // the store would grant a writer's read
+		w.lose(s, gone) // the store would grant a read lock to the writer
 		return nil, errAgain
 	case s.closed:
 		return nil, ErrClosed
 	case inner.dead:
 		inner.Stray()
-		inner.takeBack(s) // the request may have followed the release
+		inner.takeBack(s) // the request might have followed the release
 		return nil, errAgain
 	}
 	inner.Granted(sent, a.o.lease)
@@ -548,7 +549,7 @@ func (a *acquisition) readUnder(ctx context.Context, w *hold) (*hold, error) {
 		return nil, errLate
 	}
 	first := inner.more.holds == 0
-	if first { // otherwise another read already uses the claim
+	if first { // otherwise another read lock already uses the claim
 		inner.began, inner.after = sent, uint32(s.attempts)
 	}
 	inner.alarm.task = inner
@@ -564,7 +565,8 @@ func (a *acquisition) readUnder(ctx context.Context, w *hold) (*hold, error) {
 	return h, nil
 }
 
-// innerFor returns the claim for the reads under a write. It creates the claim if there is none.
+// innerFor returns the claim for the read locks of the party that has the write hold h. It creates
+// the claim if there is none.
 func (h *hold) innerFor(s *state, a *acquisition) (*claim, error) {
 	if !h.check(s) {
 		return nil, errAgain
@@ -582,8 +584,9 @@ func (h *hold) innerFor(s *state, a *acquisition) (*claim, error) {
 	return inner, nil
 }
 
-// endInner records that a write has ended. If its holder has read under it, and no longer does,
-// endInner returns the claim of those reads, which must be released with the write.
+// endInner records that a write hold has ended. If its party took read locks in the meantime, and
+// has unlocked them all, endInner returns the claim for them, which must be released with the write
+// lock.
 func (h *hold) endInner(s *state) *claim {
 	inner := h.inner()
 	if inner == nil {
@@ -597,7 +600,7 @@ func (h *hold) endInner(s *state) *claim {
 	return inner
 }
 
-// inner returns the claim for the reads under a write, or nil.
+// inner returns the claim for the read locks of the party that has the write hold h, or nil.
 func (h *hold) inner() *claim {
 	if h.claim.more == nil {
 		return nil

@@ -10,8 +10,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// A state is what a client knows of its locks. It has no store and no context, and does no I/O.
-// What a rule decides to do is collected here, and [Client.unlock] carries it out.
+// A state is what a client knows of its locks. It has no store and no context, and does no I/O. The
+// methods that change the state also decide what has to be done outside it, such as sending a
+// request. They collect that here, and [Client.unlock] then starts or does it.
 //
 // The client's mutex guards the state. [Client.lock] returns the state, so a function that is given
 // a *state, such as each method of state, runs with the mutex held. The mutex also guards what the
@@ -21,14 +22,14 @@ type state struct {
 
 	closed     bool
 	number     uint64                                // of the last outermost acquisition
-	attempts   uint64                                // how many acquiring requests were sent
+	attempts   uint64                                // how many attempts were made
 	objects    [protocol.Families]map[string]*object // held or awaited locks, by family and name
-	struckAt   instant                               // when this client last forced a lock
+	struckAt   instant                               // when this client last force-unlocked a lock
 	lost       map[lostKey][]*hold                   // lost holds that weren't unlocked yet
 	losses     []*hold                               // the same holds, oldest first
-	troubles   map[*claim]why                        // why these claims may be lost
+	troubles   map[*claim]why                        // why these claims are in danger
 	lastLosses []*Loss                               // oldest first
-	lostHolds  counter                               // may be read without the mutex
+	lostHolds  counter                               // can be read without the mutex
 	stalled    stall                                 // the last stall
 	forgot     bool                                  // whether some lost holds were forgotten
 	spare      *queue                                // for reuse
@@ -64,7 +65,7 @@ type settings struct {
 	id       string
 	lease    time.Duration
 	handover time.Duration
-	epoch    time.Time      // instants count from this time, on the monotonic clock
+	epoch    time.Time      // instants are measured from this time, on the monotonic clock
 	limits   backend.Limits // of the store
 	notifies bool           // whether the store can send messages
 	inspects bool           // whether the store can say who holds a lock
@@ -82,8 +83,8 @@ func (set *settings) stored(d time.Duration) time.Duration {
 	return (d + step - 1) / step * step
 }
 
-// start arranges for start to be called just before the mutex is unlocked. It may start goroutines,
-// and must do nothing else that takes time.
+// start arranges for the given function to be called just before the mutex is unlocked. That
+// function is allowed to start goroutines, but must do nothing else that takes time.
 func (s *state) start(start func(*Client)) {
 	if !s.closed {
 		s.starts = append(s.starts, start)
@@ -96,11 +97,11 @@ func (s *state) background(f func(*Client)) {
 	s.start(func(c *Client) { c.store.Go(func() { f(c) }) })
 }
 
-// later arranges for end to be called once the mutex is unlocked.
+// later arranges for the function end to be called once the mutex is unlocked.
 func (s *state) later(end func()) { s.ends = append(s.ends, end) }
 
-// trace arranges for tell to be called once the mutex is unlocked, after all functions passed to
-// later.
+// trace arranges for the function tell to be called once the mutex is unlocked, after all functions
+// that were given to the method later.
 func (s *state) trace(tell func(*Client)) { s.tales = append(s.tales, tell) }
 
 // nextOwner returns a unique owner string for the next outermost acquisition. Stores split an owner
@@ -149,7 +150,8 @@ func (s *state) holds() iter.Seq[*hold] {
 	}
 }
 
-// kept rounds d up to whole milliseconds. d is the time for which a released lock must stay taken.
+// kept returns d, the time for which a released lock must stay taken, rounded up to whole
+// milliseconds.
 func kept(d time.Duration) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }

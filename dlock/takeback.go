@@ -9,11 +9,12 @@ import (
 )
 
 // A takeBack releases a claim that no party uses any longer. It repeats the release until the store
-// has answered. If another request for the claim is unanswered, the store may carry it out later,
-// which would bring the claim back. Then the takeBack repeats the release until even the latest
-// such request would have expired, and once more after that. If the store doesn't answer for
-// another minute, or for another lease if that is longer, the takeBack ends. A request that is
-// carried out even later makes the lock unavailable for a lease, and never gives it two holders.
+// has answered. If another request for the claim is unanswered, the store might carry it out later,
+// which would bring the claim back. So the takeBack goes on until a hold from even the latest such
+// request would have expired, and then makes one more release. If the store doesn't answer that
+// one, the takeBack repeats it for a minute, or for a lease if that is longer, and then ends. A
+// request that is carried out even later makes the lock unavailable for a lease, and never gives it
+// two holders.
 type takeBack struct {
 	alarm    alarm
 	claim    *claim
@@ -110,8 +111,8 @@ func (t *takeBack) releaseAgain(c *Client) {
 	all.ring(s, now)
 }
 
-// tookBack processes the answer to an attempt sent at the instant sent, and schedules the next
-// attempt if one is needed.
+// tookBack processes the answer to an attempt, and schedules the next one if it is needed. sent is
+// the time when the attempt was sent.
 func (t *takeBack) tookBack(
 	s *state, sent instant, res backend.ReleaseResult, err error, answered bool,
 ) {

@@ -20,14 +20,14 @@ import (
 // and grows. If several locks are refused, a call waits for the first of them in the order of
 // names. So of all calls that want the same locks, one gets that lock, and the others wait for it.
 
-// together is a call for several locks.
+// together is the state of a call for several locks.
 type together struct {
 	parts []*part // in the order of attempts
 	given []*part // the same parts, in the caller's order
 	tries backoff
 }
 
-// A part is one lock of a together, with the call's state for that lock.
+// A part is one of the locks that a call wants together, with the call's state for that lock.
 type part struct {
 	locker  *Locker
 	who     caller
@@ -135,9 +135,9 @@ func (t *together) watchVariables() {
 	}
 }
 
-// keep makes all locks stay taken for the time that the caller asked for. acquire calls it only
-// once it holds all locks. A call that must release some locks would otherwise leave them taken,
-// even those that its owner held before.
+// keep makes all locks stay taken for the time that the caller asked for. acquire calls keep only
+// when the call holds all locks. If it did so earlier, and the call then had to release some of the
+// locks, these would stay taken, even those that the call's owner held before.
 func (t *together) keep() {
 	for _, p := range t.parts {
 		if p.atLeast > 0 {
@@ -299,7 +299,7 @@ type round struct {
 	end    time.Time   // the latest end of the round
 }
 
-// bound makes the round end after its patience, counted from now.
+// bound makes the round end when the time in patience, counted from now, has passed.
 func (r *round) bound() {
 	r.end = time.Now().Add(r.patience)
 	r.timer = time.AfterFunc(r.patience, func() { r.cut(errWaited) })
@@ -323,7 +323,7 @@ func (t *together) round(ctx context.Context) *part {
 	r.Context, r.cut = context.WithCancelCause(ctx)
 	defer r.over()
 	if n := len(missing); 0 < n && n < len(t.parts) {
-		r.bound() // others may wait for the call's holds
+		r.bound() // others might wait for the locks that the call holds
 	}
 	var tasks []func()
 	for c, parts := range byClient(missing) {
@@ -546,9 +546,9 @@ func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	atOnce(tasks)
 }
 
-// releaseTogether is releaseParts for the parts of one client. It releases holds that are handed
-// over last, because the call that receives one may also want the other locks. It delays them by at
-// most shortestRound, in case the other releases hang.
+// releaseTogether is releaseParts for the parts of one client. If a hold will be handed over, that
+// is done after the other releases, because the call that receives it might also want the other
+// locks. But a hand-over waits for at most shortestRound, in case the other releases hang.
 func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool) {
 	var first, then []*part
 	for _, p := range slices.Backward(parts) { // the first lock last
@@ -563,7 +563,7 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 	} else if len(then) > 0 {
 		var last sync.WaitGroup
 		defer last.Wait()
-		soon, now := context.WithTimeout(ctx, shortestRound) // the releases of the others may hang
+		soon, now := context.WithTimeout(ctx, shortestRound) // the other releases might hang
 		defer now()
 		last.Go(func() {
 			<-soon.Done()

@@ -11,22 +11,23 @@ import (
 )
 
 // Trace is a set of functions that a client calls at certain events. It is for metrics, spans and
-// logs, like net/http/httptrace. Any of the functions may be nil. They are called concurrently,
-// each in the goroutine of the event. They delay that goroutine, even if it renews locks. So they
-// must not block, must not panic (which may end the program), and must not use the client. Without
-// a Trace no function is called, and nothing is allocated.
+// logs, like net/http/httptrace. Any of the functions can be nil. They are called concurrently,
+// each in the goroutine in which the event happens. A slow function delays that goroutine, which
+// might be one that renews locks. So the functions must not block, must not panic (which can end
+// the program), and must not use the client. Without a Trace no function is called, and nothing is
+// allocated.
 //
 // If AcquireDone reported a hold with the outcome Acquired, and not [ViaReentry], the hold ends
 // with exactly one of these events: Lost, or ReleaseDone with [Released], [HandedOn],
-// [ReleaseFailed] or [Forsaken]. Events of several goroutines at about the same time come in any
-// order. So the end of a short hold may be reported before its beginning.
+// [ReleaseFailed] or [Forsaken]. Events that happen in different goroutines at about the same time
+// can be reported in any order. So the end of a short hold might be reported before its beginning.
 type Trace struct {
-	// AcquireStart is called when an acquiring call begins. It returns ctx, or a context derived
-	// from ctx, for example with a span. The requests to the store, and AcquireDone, get the
-	// returned context. The context of the Hold isn't derived from it.
+	// AcquireStart is called when a call that acquires a lock begins. It returns ctx, or a context
+	// derived from ctx, for example with a span. The requests to the store, and AcquireDone, get
+	// the returned context. The context of the Hold isn't derived from it.
 	AcquireStart func(ctx context.Context, e AcquireStart) context.Context
 
-	// AcquireDone is called when an acquiring call ends.
+	// AcquireDone is called when such a call ends, with or without the lock.
 	AcquireDone func(ctx context.Context, e AcquireDone)
 
 	// ReleaseDone is called when an unlock of a hold has ended, and at [Client.Close] for each hold
@@ -50,14 +51,14 @@ type Trace struct {
 	Subscription func(e SubscriptionChange)
 }
 
-// AcquireStart is the beginning of an acquiring call.
+// AcquireStart describes the beginning of a call that acquires a lock.
 type AcquireStart struct {
 	Name    string
 	Kind    backend.Kind
 	Permits int // of a Semaphore
 }
 
-// AcquireDone is the end of an acquiring call.
+// AcquireDone describes the end of a call that acquires a lock.
 type AcquireDone struct {
 	Name     string
 	Kind     backend.Kind
@@ -106,12 +107,13 @@ const (
 	vias
 )
 
-// String returns the name of the way: "store", "handover", "reentry", "joined" or "granted".
+// String says in a word how the lock was got: "store", "handover", "reentry", "joined" or
+// "granted".
 func (v Via) String() string {
 	return [...]string{"store", "handover", "reentry", "joined", "granted"}[v]
 }
 
-// ReleaseDone is the end of an unlock.
+// ReleaseDone describes the end of an unlock.
 type ReleaseDone struct {
 	Name     string
 	Kind     backend.Kind
@@ -157,14 +159,14 @@ func (o ReleaseOutcome) String() string {
 	return [...]string{"released", "handover", "held", "lost", "error", "closed"}[o]
 }
 
-// RenewDone is the end of a round of renewals.
+// RenewDone describes the end of a round of renewals.
 type RenewDone struct {
 	Locks, Failed int // renewals that were due, and failed ones
 	Took          time.Duration
 	Err           error // the first of the errors
 }
 
-// StepDone is the end of a step, which is a request to the store.
+// StepDone describes the end of a step, which is a request to the store.
 type StepDone struct {
 	Op   string // acquire, release, renew, forcerelease, look, keepplaces, latch, inspect or list
 	Name string // empty for a renewal of several locks
@@ -182,7 +184,7 @@ type SubscriptionChange struct {
 }
 
 // WithTrace makes the client call the functions of t. If there are several traces, they are called
-// in the order of the options. The default is none. Later changes of t have no effect.
+// in the order of the options. The default is none. Later changes to t have no effect.
 func WithTrace(t *Trace) Option {
 	return func(c *Client) error {
 		if t == nil {
@@ -204,7 +206,7 @@ type counts struct {
 	renewed, failed counter
 }
 
-// begins tells the traces that an acquiring call begins.
+// begins calls the AcquireStart functions of the traces, and returns the context that they return.
 func (a *acquisition) begins(ctx context.Context) context.Context {
 	for i := range a.client.traces {
 		if f := a.client.traces[i].AcquireStart; f != nil {
@@ -214,7 +216,7 @@ func (a *acquisition) begins(ctx context.Context) context.Context {
 	return ctx
 }
 
-// ends reports the outcome of an acquiring call to the traces, the log and the counters.
+// ends tells the traces, the log and the counters the outcome of an acquiring call.
 func (a *acquisition) ends(ctx context.Context, h *hold, err error) {
 	c := a.client
 	outcome := outcomeOf(ctx, err)
@@ -321,9 +323,10 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 	return e.Err
 }
 
-// release performs one release of a hold on behalf of the client, not of a caller's unlock. Plain
-// readers of one Locker can't be told apart. If another of them has released this hold, release
-// releases one of their other holds. It returns errAgain if there is none.
+// release performs one release of a hold that the client itself wants, rather than a caller's
+// unlock. Plain readers of one Locker can't be told apart. If another of them has already released
+// this hold, one of their other holds is released instead. If there is none, release returns
+// errAgain.
 func (h *hold) release(ctx context.Context, c *Client) error {
 	for {
 		err := h.releaseQuietly(ctx, c)

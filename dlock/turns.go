@@ -5,13 +5,14 @@ import "github.com/seed951563bd/distsync/backend"
 // Clients that compete for a lock take turns. Otherwise, a client that has just released the lock
 // could ask for it again before the store's message wakes the others. And the client that the store
 // notifies first would always get the lock. So if n other clients wait, a client that has had a
-// turn lets n-1 of their releases pass, and has its next turn after one more. A client without
-// competitors never waits. Some clients are counted but don't take their turn, because their
-// process is paused or they only listen. The client waits for those only occasionally.
+// turn has its next one after n releases by others: it lets n-1 releases pass, and asks for the
+// lock at the next. A client without competitors never waits. Some clients are counted, but don't
+// take their turn, because their process is paused or they only listen. This client waits for them
+// only occasionally.
 //
-// Strangers are clients that release the lock after each turn. They don't hand it over between
-// their own callers as this client does: see handoverEnd. While strangers wait, this client lets
-// more or fewer releases pass: see besideStrangers.
+// Strangers are clients that release the lock after each call. This client can hand it over between
+// its own calls, but strangers can't: see handoverEnd. While strangers wait, this client lets more
+// or fewer releases pass: see besideStrangers.
 
 // A streak is a series of turns that this client takes at a lock, with only short pauses in
 // between.
@@ -67,7 +68,7 @@ func (all *streaks) of(key lockKey) (s streak, known bool) {
 	return s, known
 }
 
-// note remembers a streak. It may forget many older ones to make room.
+// note remembers a streak. It can forget many older ones to make room.
 func (all *streaks) note(key lockKey, s streak) {
 	if _, known := all.young[key]; !known && len(all.young) >= mostStreaks {
 		all.young, all.old = all.old, all.young
@@ -102,9 +103,9 @@ const (
 // ring forgets a crowd.
 func (cr *crowd) ring(s *state, _ instant) { delete(s.crowds, cr.key) }
 
-// freed decides, when a last release has freed the lock, whether this client asks for it again at
-// once, or first lets other clients have turns. began is when the release began, and own is the
-// state of the store's message about it.
+// freed is called when a last release has freed the lock. It decides whether this client asks for
+// the lock again at once, or first lets other clients have turns. began is when the release began,
+// and own says what has become of the store's message about it.
 func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own message) {
 	chain := cl.handed && began >= cl.handoverEnd(s) && cl.queue(s) != nil
 	waiting := res.Waiting - s.absent(cl.object.key())
@@ -128,9 +129,9 @@ func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own m
 	}
 }
 
-// secondTurn reports whether this client takes a second turn at once. It does so every other time,
-// if several other clients wait and all of them are strangers. It never does so for a lock that can
-// be handed over.
+// secondTurn reports whether this client takes a second turn at once. It takes one every other
+// time, if several other clients wait and all of them are strangers. It never does so for a lock
+// that can be handed over.
 func (cl *claim) secondTurn(s *state, res backend.ReleaseResult) bool {
 	cr := s.crowds[cl.object.key()]
 	if cl.kind.Passes() || cr == nil || res.Strangers < 2 || res.Strangers < res.Waiting ||
@@ -142,8 +143,8 @@ func (cl *claim) secondTurn(s *state, res backend.ReleaseResult) bool {
 }
 
 // besideStrangers returns the number of additional releases that this client lets pass because some
-// waiting clients are strangers. It may be negative. The numbers come from measurements, and give
-// each side a fair share.
+// waiting clients are strangers. The number can be negative. The numbers come from measurements,
+// and give each side a fair share.
 func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	few := 2*res.Strangers <= res.Waiting
 	switch {
@@ -187,7 +188,8 @@ func (cl *claim) standBack(s *state, releases int, res backend.ReleaseResult) {
 	cr.sitOut(s, cl.queue(s))
 }
 
-// A message is the state of the message that the store sends about this client's own release.
+// A message says what has become of the message that the store sends about this client's own
+// release.
 type message uint8
 
 const (
@@ -205,7 +207,7 @@ func (cr *crowd) sitOut(s *state, q *queue) {
 	if q == nil {
 		return
 	}
-	q.refusal = refusal{} // the store may now grant the request
+	q.refusal = refusal{} // the store might now grant the request
 	if q.lead != nil {
 		q.hear(s, cr.until)
 	}
@@ -234,8 +236,8 @@ func (q *queue) letPass(s *state) bool {
 	return true
 }
 
-// tries records that this client asks for the lock again, and no longer lets others go first. woken
-// reports whether a message has woken it.
+// tries is called when this client asks for the lock again, and no longer lets others go first.
+// woken says whether a message has woken it.
 func (s *state) tries(key lockKey, woken bool) {
 	if cr := s.crowds[key]; cr != nil {
 		cr.vain = !woken && cr.until > 0 && s.now() >= cr.until
@@ -264,10 +266,10 @@ func (s *state) dispel(key lockKey) {
 	}
 }
 
-// hear makes the queue's lead look at the lock again when the store reports a release, but no later
-// than until. If the queue isn't subscribed, it subscribes, which also makes the lead look. If the
-// lead was to look earlier, it still does, so that this client's own releases don't delay it. A
-// lead whose call has a short wait looks sooner.
+// hear makes the queue's lead look at the lock again when the store reports a release, or at the
+// time until, if there is no such report before. If the queue isn't subscribed, hear subscribes it,
+// which also makes the lead look. If an earlier look is already scheduled, that time stays, so that
+// this client's own releases don't delay the lead. A lead whose call has a short wait looks sooner.
 func (q *queue) hear(s *state, until instant) {
 	if q.subscribed == unsubscribed && s.notifies {
 		q.subscribe(s)

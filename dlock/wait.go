@@ -17,12 +17,12 @@ type queue struct {
 	first, last *acquisition
 	length      int
 	placed      bool         // calls have places, and there's no lead
-	partners    int          // calls whose party may have other calls
+	partners    int          // calls whose party can have other calls
 	writers     int          // calls that want the lock exclusively
 	lead        *acquisition // call that asks the store, or nil
 	woken       bool         // there is news since the lead's attempt
 	again       instant      // latest time for the lead's next look
-	releasing   int          // last releases that are under way
+	releasing   int          // how many last releases are under way
 	heard       bool         // a message came during such a release
 	subscription
 	*keeping // nil if there are no places
@@ -204,9 +204,9 @@ func (a *acquisition) dequeue(s *state) {
 	}
 }
 
-// chooseLead chooses the lead, and wakes a new one. A new lead waits before it tries if it is
-// likely to be handed the lock, if the store would refuse it, or if this client lets others have a
-// turn. Otherwise it tries at once.
+// chooseLead chooses the lead. A call that becomes the lead tries at once, and is woken for that,
+// unless it is likely to be handed the lock, the store would refuse it, or this client lets others
+// have a turn.
 func (q *queue) chooseLead(s *state) {
 	if q.placed || q.lead != nil && q.lead.committed() {
 		return
@@ -241,16 +241,16 @@ func (q *queue) next(h *hold) *acquisition {
 	return nil
 }
 
-// committed reports whether an acquisition must stay the lead. It must while its request is under
-// way. It also must while the store may have granted a request whose answer was lost, since no
-// other call would repeat that request.
+// committed reports whether an acquisition must stay the lead. It has to while its request is under
+// way. It also has to if a request's answer was lost, as long as the store might have granted that
+// request, since no other call would repeat it.
 func (a *acquisition) committed() bool {
 	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
-// firstIn returns the call that should be the lead. A parked call, whose Locker is locked, can't
-// be. Otherwise it is the first call, or else the current lead, or else the first call that isn't
-// parked. If all are parked, firstIn returns nil.
+// firstIn returns the call that should be the lead: the first call, unless it is parked, which
+// means that its Locker is locked. If it is, firstIn returns the current lead. If there is none, or
+// it is parked too, firstIn returns the first call that isn't parked, or nil if all are.
 func (q *queue) firstIn() *acquisition {
 	switch v := q.first.variable(); {
 	case !q.first.parked():
@@ -307,8 +307,9 @@ func (a *acquisition) expects(s *state) bool {
 	return true
 }
 
-// wouldRefuse reports whether the store would refuse a new lead, as it has refused the last one. If
-// so, the new lead looks again when the last one would have.
+// wouldRefuse reports whether the store would refuse a new lead, for the reason for which it
+// refused the previous lead. If so, the new lead looks again at the time when the previous lead
+// would have.
 func (q *queue) wouldRefuse(s *state, a *acquisition) bool {
 	if q.woken || !q.refusal.refuses(a) {
 		return false
@@ -321,8 +322,8 @@ func (q *queue) wouldRefuse(s *state, a *acquisition) bool {
 // finds out whether the lock is held, so that its error can say so.
 const newsShare = 4
 
-// inquire makes the lead ask the store, unless the store has refused an attempt later than number
-// seen.
+// inquire makes the lead ask the store, unless the store has refused an attempt whose number is
+// greater than seen.
 func (q *queue) inquire(seen uint64) {
 	if q.lead != nil && q.refused <= seen {
 		q.lead.fresh = true
@@ -626,8 +627,9 @@ func (a *acquisition) exclude() {
 	}
 }
 
-// nextAttempt returns when the lead looks again if nothing wakes it. The store has said that
-// someone else holds the lock for the remaining time.
+// nextAttempt returns the time of the lead's next look, unless something wakes the lead earlier.
+// The store has said that someone else holds the lock, and that this hold lasts for the time
+// remaining.
 func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) instant {
 	now := s.now()
 	wait, jitter := longestPause(a.o.lease), longestJitter
@@ -637,15 +639,15 @@ func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) i
 	if !s.notifies || q.subscribed == failing || q.subscribed == denied {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
-	// If the lease may end before the look, the lead looks when the lease ends. Otherwise the lock
-	// would stay free until the look.
+	// If the lease might end before the look, the lead looks when the lease ends. Otherwise the
+	// lock would stay free until the look.
 	if remaining >= 0 && remaining < wait+min(wait/10, jitter) {
 		wait, jitter = remaining+time.Millisecond, endJitter
 	}
 	wait = max(wait, shortestWait)
 	at := now + wait + rand.N(min(wait/10, jitter)+1)
 	if q.again > 0 {
-		// the answer may predate a release that this client let pass
+		// the answer might predate a release that this client let pass
 		at = min(at, max(now, q.again))
 	}
 	return at
@@ -703,7 +705,7 @@ func (a *acquisition) leaveClosed() {
 }
 
 // quit removes a call from the queue for good, and returns err. But if the call was just handed a
-// hold, it stays to take it, and quit returns nil.
+// hold, the call isn't removed, so that it takes the hold, and quit returns nil.
 func (a *acquisition) quit(err error) error {
 	s := a.client.lock()
 	defer a.client.unlock()

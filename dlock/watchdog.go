@@ -65,7 +65,7 @@ func (s *state) schedule(a *alarm, at instant) {
 	s.arm()
 }
 
-// hasten makes an alarm ring at the instant at, unless it is already set to ring earlier.
+// hasten makes an alarm ring at the given instant, unless it is already set to ring earlier.
 func (s *state) hasten(a *alarm, at instant) {
 	if a.place == 0 || at < a.at {
 		s.schedule(a, at)
@@ -79,7 +79,7 @@ func (s *state) unschedule(a *alarm) {
 	}
 }
 
-// arm sets the timer for the first alarm. It may ring too early, never too late.
+// arm sets the timer for the first alarm. The timer might ring too early, but never too late.
 func (s *state) arm() {
 	if len(s.alarms.heap) == 0 || s.closed {
 		return
@@ -134,8 +134,8 @@ func (cl *claim) ring(s *state, now instant) {
 	}
 }
 
-// nextLook returns when the watchdog next looks at a claim. sent is when the request that the store
-// granted was sent.
+// nextLook returns the time of the watchdog's next look at a claim. sent is the time when the
+// request that the store has granted was sent.
 func (cl *claim) nextLook(s *state, sent instant) instant {
 	switch {
 	case cl.GoesOn():
@@ -147,8 +147,8 @@ func (cl *claim) nextLook(s *state, sent instant) instant {
 	}
 }
 
-// nextRenewal returns the time of the next renewal, about lease/part later than after. With part 3,
-// that is a third of a lease.
+// nextRenewal returns the time of the next renewal: the time after, plus about a third of the lease
+// if part is 3, a sixth if it is 6, and so on.
 func (cl *claim) nextRenewal(s *state, after instant, part time.Duration) instant {
 	most := cl.Lease()
 	if cl.kind.Asserted() {
@@ -182,10 +182,10 @@ func (s *state) renew(batch []*claim, sent instant) {
 	})
 }
 
-// report logs which locks couldn't be renewed, and how much of their leases remains. sent is when
-// the requests were sent. The log leaves out locks that have ended or will end before their next
-// renewal. It also leaves out locks that were logged after sent, since many renewals fail at once
-// if a store hangs.
+// report logs which locks couldn't be renewed, and how much of their leases remains. sent is the
+// time when the requests were sent. The log leaves out locks that have ended or will end before
+// their next renewal. It also leaves out locks that were logged after that time, since many
+// renewals fail at once if a store hangs.
 func (f *failures) report(c *Client, of int, sent instant) {
 	if len(f.claims) == 0 || c.ctx.Err() != nil {
 		return
@@ -229,7 +229,7 @@ func (cl *claim) renewalAnswered(
 	case cl.dead, s.closed:
 		// The claim's last release has begun, or the claim was lost. No answer changes that.
 	case cl.kind != kind:
-		// The claim has been downgraded. The request was for the write, which is released.
+		// The claim was downgraded. The request was for the write lock, which this client releases.
 	case isDisplaced(err):
 		cl.foundGone(s)
 	case err != nil:
