@@ -16,15 +16,15 @@
 // about at most 20 locks, for at most half a second. A click asks about the others. Everything else
 // on the page comes from this process.
 //
-// A click on the heading of a column sorts by it. A search finds part of a name, a holder or a
-// caller. The page shows the first 200 matching rows, and the number of matches.
+// A click on the heading of a column sorts by it. A search looks for a text in names, holders and
+// callers. The page shows the first 200 matching rows, and the number of matches.
 //
 // With [HandlerOf] the page also shows sets of shards: the shards that this process runs and waits
 // for, and the members that it saw last. That needs no request to the store.
 //
 // # Parameters
 //
-//	format=json     returns JSON instead of HTML, as does a header Accept that prefers
+//	format=json     returns JSON instead of HTML, as does an Accept header that prefers
 //	                application/json
 //	all=1           all rows of each table, not the first 200 (10 in the tables at the top)
 //	find=orders     only rows with this text, ignoring case; also in JSON

@@ -84,8 +84,8 @@ func (r rows[T]) More() int { return r.Matched - len(r.Shown) }
 // every selects all rows of a table.
 func every[T any](T) bool { return true }
 
-// pick selects the rows of a table from the slice all, by the predicate which, and returns those
-// rows that the page shows.
+// pick selects the rows of a table: those elements of the slice all for which the function which
+// returns true. It returns those of them that the page shows.
 func pick[T row](
 	v *view, id string, all []T, most int, which func(T) bool, columns columns[T],
 ) rows[T] {
@@ -197,7 +197,7 @@ type storeView struct {
 // Ask returns a link to the store's report on one of its locks.
 func (s *storeView) Ask(name string) string { return askURL(s.number, name) }
 
-// few returns how many of n holders or waiters of a lock the page shows.
+// few returns how many holders or waiters of a lock the page shows, if the lock has n of them.
 func (s *storeView) few(n int) int {
 	if s.Name == "" {
 		return min(n, mostInRow)

@@ -192,8 +192,8 @@ func newWait(s subject, w dlock.WaitInfo, now time.Time) wait {
 func since(from, to time.Time) time.Duration { return max(to.Sub(from), 0) }
 
 // endsSoon reports whether a hold may end soon. A renewal is due after a third of the lease, so
-// once half of the lease has passed, renewals must have failed. A fixed lease ends soon during its
-// last quarter.
+// once half of the lease has passed, renewals must have failed. A hold with a fixed lease ends soon
+// when less than a quarter of the lease is left.
 func endsSoon(h dlock.HoldInfo, now time.Time) bool {
 	left := h.Until.Sub(now)
 	if h.Renewed {

@@ -9,9 +9,9 @@ import (
 )
 
 // silent reports whether an idle connection is still open and has received no data. A server that
-// shuts down or ends a session sends a message or closes the connection. A later request would get
-// no answer, and the caller couldn't know whether it was carried out. The check doesn't take a
-// round trip.
+// shuts down or ends a session sends a message or closes the connection. A request sent after that
+// would get no answer, and the caller couldn't know whether it was carried out. The check doesn't
+// take a round trip.
 func silent(conn net.Conn) bool {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()

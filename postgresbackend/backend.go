@@ -85,10 +85,10 @@ func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 // Connect returns a backend with its own pool, for programs that don't use PostgreSQL otherwise.
 // Close the backend after the client of the locks.
 //
-// The URL is one for [pgxpool.ParseConfig], such as "postgres://app@localhost:5432/orders". The URL
-// can set the size of the pool with pool_max_conns. Otherwise the pool has pgxpool's default size.
-// The URL can list several hosts, separated by commas, with target_session_attrs=read-write to find
-// the primary.
+// The URL has a form that [pgxpool.ParseConfig] accepts, such as
+// "postgres://app@localhost:5432/orders". The URL can set the size of the pool with pool_max_conns.
+// Otherwise the pool has pgxpool's default size. The URL can list several hosts, separated by
+// commas, with target_session_attrs=read-write to find the primary.
 //
 // Connect doesn't connect yet. If the server can't be reached, later calls fail. Connect returns
 // the error of [pgxpool.ParseConfig] or [pgxpool.NewWithConfig].

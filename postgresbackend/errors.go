@@ -36,7 +36,7 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// unconnected adds the kind to an error from before a connection was established.
+// unconnected adds the kind to an error that occurred before a connection was established.
 func unconnected(err error) error {
 	kind := backend.Retry
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -65,8 +65,8 @@ func failed(err error) error {
 	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// severe returns the severity of an error in English. Before version 9.6, servers send it only in
-// their own language.
+// severe returns the severity of an error in English. Servers before version 9.6 send it only in
+// the language of their messages.
 func severe(err *pgconn.PgError) string {
 	if err.SeverityUnlocalized != "" {
 		return err.SeverityUnlocalized
@@ -82,7 +82,7 @@ const (
 	noSuchSchema = "3F000"
 	noRight      = "42501"
 	noStatement  = "26000" // a prepared statement is gone
-	isStatement  = "42P05" // a prepared statement of that name already exists
+	isStatement  = "42P05" // a prepared statement with that name already exists
 	notSupported = "0A000" // also returned if the columns of a prepared statement changed
 )
 
@@ -97,8 +97,8 @@ var hints = map[string]string{
 		"committed",
 }
 
-// kindOf returns the kind of an error, given its SQLSTATE code. The statement must have had no
-// effect.
+// kindOf returns the kind of an error of a statement that had no effect, given the error's SQLSTATE
+// code.
 func kindOf(code string) backend.ErrorKind {
 	switch code {
 	case "DS001", "DS002", "DS003", noSuchSchema:

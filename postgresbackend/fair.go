@@ -13,8 +13,8 @@ import (
 )
 
 // grantLease is the lease of a fair lock that is handed to the first waiter in line. The waiter's
-// session counts the lease from when it last read the line, which it does about once a second while
-// calls wait.
+// session counts the lease from when it last read the line. While calls wait, it reads the line
+// about once a second.
 const grantLease = 2 * time.Second
 
 // Operations on fair locks, numbered as in schema.sql.
@@ -188,7 +188,7 @@ type sighting struct {
 	sent  time.Time // when the request was sent
 }
 
-// watch starts recording sightings of a lock, or stops if yes is false.
+// watch starts recording sightings of a lock. If yes is false, it stops that instead.
 func (v *sightings) watch(name string, yes bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -47,7 +47,7 @@ type Hold interface {
 // the hold meanwhile, the commit is correct.
 //
 // A hold that is released before the commit guards only against other processes. Within this
-// process, the client may hand over a plain lock, a Write or permits without a request to the
+// process, the client can hand over a plain lock, a Write or permits without a request to the
 // store, and so without waiting for the transaction. Release such a hold after the commit, as
 // Locker.Do does, or use a lock of Client.FencedLocker.
 //

@@ -17,7 +17,7 @@ import (
 )
 
 // A session listens on a channel of its own, with one connection. For each lock that it subscribes
-// to, it keeps a row in the database, which is called a note here, and says which channel to use. A
+// to, it keeps a row in the database, called a note here. The note says which channel to use. A
 // session that releases a lock, or hands it to the first waiter in line, finds the notes and sends
 // messages to the channels.
 
@@ -344,7 +344,7 @@ func (s *session) forgetNotes() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	select {
-	case <-s.noting: // the value is never put back, so that no note is written later
+	case <-s.noting: // noting stays empty, so that no note is written later
 	case <-ctx.Done():
 		return
 	}
@@ -445,8 +445,8 @@ func (s *session) listen() {
 	}
 }
 
-// connect opens a listening connection. The connection appends each message that it receives to
-// heard.
+// connect opens a listening connection. Each message that the connection receives is appended to
+// the slice to which heard points.
 func (s *session) connect(ctx context.Context) (conn *pgx.Conn, heard *[]string, err error) {
 	pool := s.b.pool.Config()
 	config := pool.ConnConfig

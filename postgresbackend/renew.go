@@ -39,7 +39,8 @@ func (s *session) Renew(
 	return res, err
 }
 
-// count returns the number of permits of a request, or 1 for any other kind of lock.
+// count returns the number of permits that a request renews, or 1 if it renews a lock that isn't a
+// semaphore.
 func count(req backend.RenewRequest) int32 {
 	if req.Kind == backend.Permits {
 		return int32(req.Permits)

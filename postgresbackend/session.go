@@ -22,12 +22,12 @@ type session struct {
 	stop   context.CancelFunc
 	closed atomic.Bool
 	busy   errands
-	swept  atomic.Int64 // when sweep last began, in nanoseconds after opened
+	swept  atomic.Int64 // the time from opened to the start of the last sweep, in nanoseconds
 	opened time.Time
 
 	mu     sync.Mutex
 	urgent *pgxpool.Pool // pool of two connections; nil before its first use and after Close
-	over   bool          // urgent must no longer be created
+	over   bool          // set by Close: no pool must be created any more
 
 	listener
 	together
@@ -91,8 +91,8 @@ func (s *session) laneOr(other *pgxpool.Pool) *pgxpool.Pool {
 	return other
 }
 
-// mostRepeats is the maximum number of times that a step is sent if it has no effect each time,
-// because other transactions have locked its rows.
+// mostRepeats limits how many times a step is sent. It is sent again if it had no effect, because
+// other transactions had locked its rows.
 const mostRepeats = 5
 
 // A call is an SQL statement that carries out a step. dest says where to store its answer.
@@ -271,8 +271,8 @@ const (
 	reading, inLine, permitted int16 = 1, 3, 4
 )
 
-// stored returns the number of a kind of lock in the tables, and the role of its holders. The role
-// is 0 if there can be only one holder.
+// stored returns the code that stands for a kind of lock in the tables, and the role of its
+// holders. The role is 0 if there can be only one holder.
 func stored(kind backend.Kind) (lock, role int16) {
 	switch kind {
 	case backend.Read:

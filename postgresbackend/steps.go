@@ -142,7 +142,7 @@ func (s *session) acquired(
 		return res, refused(backend.ErrNoLimit)
 	case hasTooFew:
 		return res, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, *a.most))
-	default: // other transactions had locked the row each time
+	default: // each time, other transactions had locked the row
 		if req.Reentry {
 			return res, retry(errors.New("other clients changed the lock during each attempt"))
 		}
@@ -199,8 +199,8 @@ func (s *session) Release(
 	return s.release(ctx, req, nil)
 }
 
-// release implements Release with a separate statement. If the function sends isn't nil and returns
-// false, the statement isn't sent.
+// release implements Release with a separate statement. The parameter sends can be nil. Otherwise
+// the statement is sent only if sends returns true.
 func (s *session) release(
 	ctx context.Context, req backend.ReleaseRequest, sends func() bool,
 ) (res backend.ReleaseResult, err error) {
@@ -315,7 +315,7 @@ type sight struct {
 	left      *int64
 	limit     int32
 	parts     int64 // the number of owners that read or hold permits
-	out, mine int64 // how many reads or permits all owners have, and the given owner
+	out, mine int64 // how many reads or permits all owners have, and how many the given owner
 	last      int64 // when the last permit or read expires, in milliseconds from now
 }
 

@@ -16,9 +16,9 @@ import (
 //
 // Requests that arrive while a transaction is under way share the next one, so a goroutine that is
 // alone never waits for another. Acquisitions and releases go into the same transaction. With
-// separate ones, a goroutine would wait for more commits. The transaction skips rows that others
-// have locked, and requests for locks in any other state. Each skipped request gets a separate
-// statement.
+// separate ones, a goroutine would wait for more commits. The transaction skips requests whose rows
+// others have locked, or whose locks are neither free nor held once. Each skipped request gets a
+// separate statement.
 
 // A step is a request that may share a transaction with others. A step that is alone can be
 // recalled while it waits for a connection.
@@ -201,7 +201,8 @@ func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 // steps is sent again in a separate statement.
 func inDoubt(err error) bool { return backend.KindOf(err) == backend.Unknown }
 
-// A statement is one of the statements of a transaction. row is called for each row of the answer.
+// A statement is one of the statements of a transaction. The function in the field row is called
+// for each row of the answer.
 type statement struct {
 	sql  string
 	args []any
@@ -210,9 +211,8 @@ type statement struct {
 }
 
 // transact carries out statements in one transaction and one round trip. It calls begin before it
-// sends them, and again if it must send them a second time. On success, it calls after, which
-// returns a function, and runs that function in another goroutine. Both after and the function that
-// it returns can be nil.
+// sends them, and again if it must send them a second time. On success, it calls the function
+// after, and runs the function that after returns in another goroutine. Both functions can be nil.
 func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func(), all []statement,
 	after func() func(context.Context, *pgxpool.Conn)) error {
 	if err := s.b.ready(ctx); err != nil {
@@ -300,10 +300,10 @@ func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseReques
 	})
 }
 
-// batch carries out n requests. Those of them that can share a transaction are also given as steps,
-// with their indexes among the requests in at. If there are several steps, batch carries them out
-// in one transaction, and calls done with the result of each. Then it calls done with nil for each
-// request that needs a separate statement.
+// batch carries out n requests. Those that can share a transaction are also given as steps, and
+// at[k] is the index of the request that steps[k] stands for. If there are several steps, batch
+// carries them out in one transaction, and calls done with the result of each. Then it calls done
+// with nil for each request that needs a separate statement.
 func (s *session) batch(
 	ctx context.Context, steps []*step, at []int, n int, done func(i int, r *result),
 ) {

@@ -30,8 +30,8 @@ var (
 // Storage is safe for concurrent use.
 //
 // Any goroutine may lock and unlock a name. If the lock of a name is lost, the name still counts as
-// locked in this Storage, until it is unlocked. Otherwise a late unlock would release another
-// goroutine's lock.
+// locked in this Storage, until it is unlocked. Otherwise another goroutine could lock the name
+// meanwhile, and a late unlock would release that lock.
 type Storage struct {
 	certmagic.Storage
 	client *dlock.Client

@@ -49,7 +49,7 @@
 // lock "gocron:report". The one that gets the lock runs the job, and the lock is renewed until the
 // job ends. The others skip this run. If the process dies, the lock ends with its lease (30 s, see
 // [dlock.WithLease]), and another replica does the next run. A job that needs no notification of a
-// loss can be any gocron.NewTask, without [Locker.Task].
+// loss can use gocron.NewTask instead of [Locker.Task].
 //
 // The lock's name is "gocron:" followed by the job's name. The command distsync watch gocron:report
 // shows which replica holds it. Give each job a name of its own, which is the same on all replicas.
@@ -59,7 +59,7 @@
 //
 // # Clocks
 //
-// Clocks of machines differ by some milliseconds, and processes may be late. If the lock were
+// The clocks of machines differ by some milliseconds, and processes may be late. If the lock were
 // released when the job ends, a short job might end before the last replica tries, and that replica
 // would run it again. So the lock stays taken until 900 ms after it was acquired, even if the job
 // ends or the process dies earlier. [WithAtLeast] sets another time. It must be longer than the

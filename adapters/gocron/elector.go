@@ -73,10 +73,10 @@ func (e *Elector) leads() bool { return e.term != nil && e.term.Err() == nil }
 
 // Task returns a task whose function is notified when this replica no longer leads. The function's
 // ctx is derived from the job's context. It ends when this replica no longer leads, with the reason
-// as its cause. Its Err method also checks the clock. With ctx, [dlock.Token] returns the number of
-// the term. If this replica resigns without having lost its lock, no other replica leads before the
-// function has returned. If the replica no longer leads when the function is about to start, the
-// function isn't called, and the job's error is ErrNotLeader.
+// as its cause. Its Err method also checks the clock. Given ctx, [dlock.Token] returns the number
+// of the term. If this replica resigns without having lost its lock, no other replica leads before
+// the function has returned. If the replica no longer leads when the function is about to start,
+// the function isn't called, and the job's error is ErrNotLeader.
 func (e *Elector) Task(fn func(ctx context.Context) error) gocron.Task {
 	return gocron.NewTask(func(ctx context.Context) error {
 		term := e.begin()

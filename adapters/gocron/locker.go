@@ -252,8 +252,8 @@ func (l *Locker) task(name string, fn func(context.Context) error) func(context.
 	}
 }
 
-// begin returns the run for which the method Lock acquired the lock of this execution. It returns
-// nil if that method wasn't called.
+// begin returns the run that gocron began with a call of Lock, just before it executed the task. It
+// returns nil if gocron didn't call Lock.
 func (l *Locker) begin(key string) *run {
 	l.mu.Lock()
 	defer l.mu.Unlock()

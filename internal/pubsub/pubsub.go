@@ -44,8 +44,8 @@ type Conn interface {
 	// later.
 	//
 	// If the server refuses any order, refusals contains an error for each refused order and nil
-	// for the others. If a channel has moved to another server, the error wraps [ErrMoved]. If err
-	// isn't nil, the connection can no longer be used.
+	// for the others. If a channel of an order has moved to another server, the error for that
+	// order wraps [ErrMoved]. If err isn't nil, the connection can no longer be used.
 	Tell(ctx context.Context, verb Verb, orders [][]string) (refusals []error, err error)
 
 	// Lost returns a channel that tells when the connection breaks. The channel then receives the
@@ -314,9 +314,9 @@ func (s *Subscriber) Listens(name string) bool {
 }
 
 // Watch begins to observe whether the session itself listens to a channel. It returns a function
-// that ends the observation, and that must be called. That function returns the lowest and the
-// highest number of this session's connections that the server may have counted as listeners to the
-// channel since the call of Watch.
+// that ends the observation, and that must be called. That function returns how many of this
+// session's connections the server has counted as listeners to the channel since the call of Watch,
+// as a lower and an upper bound.
 //
 // The count on the server can differ by one for a while, when only one side knows that a connection
 // broke or that a slot of the cluster moved.
@@ -400,8 +400,8 @@ func (s *Subscriber) settle(ch *channel) {
 }
 
 // stands records that the subscription to a channel is now active on the server. It returns
-// functions that wake the channel's subscribers whose Subscribe has returned, since they may have
-// missed messages.
+// functions that wake those of the channel's subscribers whose calls of Subscribe have already
+// returned, since they may have missed messages.
 func (s *Subscriber) stands(ch *channel) (wakes []func(Meaning)) {
 	wakes = ch.standing()
 	s.report(ch, nil)
@@ -457,7 +457,8 @@ func (ch *channel) answer(err error) {
 	})
 }
 
-// standing returns functions that wake the subscribers whose Subscribe has returned.
+// standing returns functions that wake those subscribers whose calls of Subscribe have already
+// returned.
 func (ch *channel) standing() (wakes []func(Meaning)) {
 	for _, sub := range ch.subs {
 		if sub.answer == nil {
@@ -484,7 +485,7 @@ func (s *Subscriber) leave(ch *channel) {
 }
 
 // place finds a server for each channel that has none. It retries until every channel has one. If
-// the client's view of the cluster is out of date, place may find a wrong server. That server
+// the client's view of the cluster is out of date, place may find the wrong server. That server
 // refuses the channel, and place runs again.
 func (s *Subscriber) place() {
 	for tries := 0; ; tries++ {

@@ -357,8 +357,8 @@ func (r *Receiver) Subscribed(name string) {
 	})
 }
 
-// Unsubscribed is called when the server has ended a subscription. It does so on command, or
-// because the channel's slot has moved to another server.
+// Unsubscribed is called when the server has ended a subscription, either because it was told to,
+// or because the channel's slot has moved to another server.
 func (r *Receiver) Unsubscribed(name string) {
 	r.about(name, func(ch *channel) ([]func(Meaning), Meaning) {
 		switch ch.state {

@@ -1,11 +1,10 @@
 package main
 
-// Clocks is the model of how a client translates a time of the store's clock into a time of the
-// client's own clock. The store grants the lock, and sends a message with the time of the grant by
-// the store's clock. To relate the two clocks, the client queries the store's clock, and remembers
-// when it sent the query. The store's clock may be stepped. In a failover, another store with a
-// different clock replaces the store, and all connections break. The fields of Clocks limit the
-// exploration.
+// Clocks is the model of how a client converts a time on the store's clock to a time on its own
+// clock. The store grants the lock, and sends a message with the time of the grant by the store's
+// clock. To relate the two clocks, the client queries the store's clock, and remembers when it sent
+// the query. The store's clock may be stepped. In a failover, another store with a different clock
+// replaces the store, and all connections break. The fields of Clocks limit the exploration.
 //
 // Time is absolute. It begins at 0, and the store's clock is right at first. Unless Stepped is set,
 // the clock isn't stepped during a grant, because such a step would end the grant early or late,

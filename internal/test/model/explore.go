@@ -11,9 +11,9 @@ import (
 // values.
 type Model[S comparable] interface {
 	Init() S
-	// Next calls emit for each successor of s, with a description of the event. In a calm run the
-	// network has no faults, no new calls begin, and due work is done. If calm is true, Next emits
-	// only the events of such a run.
+	// Next calls emit for each successor of s, with a description of the event. If calm is true, it
+	// emits only the events of a calm run, in which the network has no faults, no new calls begin,
+	// and everything that is due is done.
 	Next(s S, calm bool, emit func(S, string, ...any))
 	// Bad returns the names of the properties that s violates.
 	Bad(s S) []string
@@ -102,7 +102,7 @@ func explore[S comparable](m Model[S], want []string, limit int) Result {
 func stuck[S comparable](m Model[S], all *space[S]) (int32, bool) {
 	n := all.len()
 	var to []int32              // the target of each calm step, ordered by source
-	ends := make([]int32, n)    // for each state: the index in "to" that follows its last step
+	ends := make([]int32, n)    // for each state: the index in "to" just past its last step
 	start := make([]int32, n+1) // for each state: the index in "from" of the first step into it
 	good := make([]bool, n)
 	var queue []int32

@@ -45,7 +45,7 @@ func (m *Holds) mayHandOn(x *number) bool {
 }
 
 // handTo hands g's number over to a waiter. If the store may have granted the waiter's own request,
-// the client releases the number of that request in the background.
+// the client releases that request's number in the background.
 func (m *Holds) handTo(s *HoldsState, g, to int) {
 	n := s.routines[g].number
 	q := &s.routines[to]

@@ -207,7 +207,8 @@ func (m *Holds) believers(s *HoldsState) int {
 	return n
 }
 
-// counts reports whether the store's count is at least each client's count.
+// counts reports whether the store has every hold on which a client relies, with at least the
+// client's count. It ignores holds that the store ended early, and all holds after a failover.
 func (m *Holds) counts(s *HoldsState) bool {
 	for n := uint8(1); n <= m.numbers(); n++ {
 		x := &s.numbers[n]
@@ -219,8 +220,8 @@ func (m *Holds) counts(s *HoldsState) bool {
 	return true
 }
 
-// haunted reports whether the store has the lock under a number that its client neither uses nor
-// releases.
+// haunted reports whether the lock is held in the store under a number that its client neither uses
+// nor releases.
 func (m *Holds) haunted(s *HoldsState) bool {
 	n := s.store.number
 	return n != 0 && s.store.left > 0 && s.numbers[n].use == over && !s.hasCrashed(m.clientOf(n))

@@ -9,8 +9,8 @@ package main
 // askedFor is the value of claim.use for a read that a downgrade is requesting.
 const askedFor = leavingIt + 1
 
-// on returns the claim of the readers with owner string n: the write if it is lent, and otherwise
-// the read.
+// on returns the claim on which the readers with owner string n rest: the write if it is lent, and
+// otherwise the read.
 func (s *SharesState) on(n uint8) *claim {
 	if s.isLent(n) {
 		return &s.claims[n][writes]
@@ -81,7 +81,7 @@ func (m *Shares) passOn(s SharesState, p int, do sharesEmitter) {
 }
 
 // inherit gives a write to another writer. If the store may have granted one of that writer's own
-// attempts, the client releases the number of these attempts in the background.
+// attempts, the client releases the claim of these attempts in the background.
 func (m *Shares) inherit(s *SharesState, n uint8, to int) {
 	if q := &s.parties[to]; q.at == waiting {
 		m.retire(s, q.number, writes, s.claims[q.number][writes].unsure > 0)

@@ -10,8 +10,8 @@ import "slices"
 // accurate enough, because the client repeats the release, and the release doesn't affect numbers
 // in use. The fields of Line limit the exploration.
 //
-// Holds expire as in model Holds. Places don't have a timer: a place may end at any time while its
-// call doesn't wait. A message carries the remaining time of the granted hold. Model Clocks shows
+// Holds expire as in model Holds. Places don't have a timer: once its call no longer waits, a place
+// can end at any time. A message carries the remaining time of the granted hold. Model Clocks shows
 // how a client computes that time.
 type Line struct {
 	Calls    [2]int // the number of calls of each client
@@ -72,8 +72,9 @@ type call struct {
 
 func (x *call) believes() bool { return x.at == within && !x.lost && x.left > 0 }
 
-// A lineRequest is a request in the network. A request of kind keeping concerns the calls in field
-// set, which belong to one client. Any other request concerns one call, in field number.
+// A lineRequest is a request in the network. A request of kind keeping concerns the calls in its
+// set, which all belong to one client. Any other request concerns the one call that its number
+// identifies.
 type lineRequest struct {
 	kind    uint8
 	number  uint8
@@ -81,7 +82,7 @@ type lineRequest struct {
 	awaited bool
 	left    uint8 // remaining time of the requested lease, which begins when the request is sent
 	reply   uint8
-	holder  uint8 // the number in set that holds the lock
+	holder  uint8 // the number of the call in the set that holds the lock
 	lasts   uint8 // remaining time of that hold, never longer than in the store
 	count   uint8
 	before  bool // whether the request was carried out before the store ended the hold

@@ -81,7 +81,7 @@ func (m *Line) tidy(s *LineState) {
 		}
 	}
 	slices.SortFunc(s.messages[:], func(a, b message) int {
-		// the field before isn't compared, because messages that differ only there are rare
+		// don't compare the field before, because messages that differ only there are rare
 		return int(b.number)<<4 + int(b.left) - int(a.number)<<4 - int(a.left)
 	})
 }
@@ -257,7 +257,7 @@ func (x *call) extend(left uint8, before bool) {
 	x.struck = x.struck && before
 }
 
-// lose records that a hold is lost, as the client learns from a reply.
+// lose records that a client has learned from a reply that its hold is lost.
 func (s *LineState) lose(n uint8) {
 	x := &s.calls[n]
 	if x.believes() && !x.struck && s.store.number == n {
@@ -301,7 +301,7 @@ func (m *Line) hear(s LineState, i int, calm bool, do lineEmitter) {
 	}
 }
 
-// time emits the events of passing time: a tick, and the expiry of the store's data.
+// time emits the events that occur as time passes: a tick, and the expiry of the store's data.
 func (m *Line) time(s LineState, calm bool, do lineEmitter) {
 	if n := s.store.number; n != 0 && s.store.left == 0 {
 		t := s
@@ -459,9 +459,9 @@ func (m *Line) end(s LineState, n uint8, does string, do lineEmitter) {
 	do(s, "#%d %s", n, does)
 }
 
-// takeBack emits a release of a number in the background. The client repeats the release until the
-// store has nothing left for the number, and no unanswered request can acquire the lock any more.
-// Then the number is no longer used.
+// takeBack emits a background release of a number. The client repeats the release until the store
+// has nothing left for the number, and no unanswered request can acquire the lock any more. Then
+// the number is no longer used.
 func (m *Line) takeBack(s LineState, n uint8, calm bool, do lineEmitter) {
 	t := s
 	out := m.release(&t, n)

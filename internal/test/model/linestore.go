@@ -4,7 +4,7 @@ import "slices"
 
 // This file contains the store's steps.
 
-// do calls the function what, as one step of the store. Then the store grants a free lock to the
+// do runs the given function as one step of the store. Then the store grants a free lock to the
 // first in line.
 func (m *Line) do(s *LineState, what func()) {
 	what()

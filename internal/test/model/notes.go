@@ -4,9 +4,9 @@ import "fmt"
 
 // Notes is the model of waiting for a read-write lock. A waiting writer leaves a note in the store,
 // which keeps later readers out. The model covers these notes, the queues of two clients, reads
-// that further readers join, and wake-ups. Only the head of a queue sends requests. Subscriptions
-// exist from the start, because it is model Waits that covers how they begin and end. No hold is
-// lost. The fields of Notes limit the exploration.
+// that more readers can join, and wake-ups. Only the head of a queue sends requests. Subscriptions
+// exist from the start: model Waits covers how they begin and end. No hold is lost. The fields of
+// Notes limit the exploration.
 //
 // There is no clock. Instead, arrivals are numbered. An attempt tells the store how long the party
 // has waited. The store subtracts that from the time of its own clock, and takes the result as the
@@ -14,7 +14,8 @@ import "fmt"
 // hold or note may end at any time, unless its owner is still renewing it.
 type Notes struct {
 	// Clients has a letter for each party of a client. R reads. T reads, but tries only once,
-	// outside the queue. W writes. D writes, reads during its write, and continues to read.
+	// outside the queue. W writes. D writes, and can also read during its write, and then go on
+	// reading after it.
 	Clients  [2]string
 	Unknowns uint8 // unanswered attempts and releases
 	Losses   uint8 // lost messages
@@ -646,7 +647,7 @@ func (m *Notes) leave(s NotesState, p int, calm bool, do notesEmitter) {
 }
 
 // drained is called after the release of a number. If a request of that number may still be carried
-// out, drained has the number released again in the background.
+// out, another release follows in the background.
 func (m *Notes) drained(s *NotesState, number int) {
 	if s.unsure&(1<<number) != 0 {
 		s.back |= 1 << number

@@ -7,7 +7,7 @@ import (
 
 // Permits is the model of a semaphore. Each party asks for several permits at once, with a new
 // number for each acquisition. The release of a number is a single step, as in model Line. A client
-// of another library, with a clock that is ahead, may take over some of a party's permits before
+// of another library, with a clock that is ahead, can take over some of a party's permits before
 // they expire. The fields of Permits limit the exploration.
 type Permits struct {
 	Wants    [maxHolders]uint8 // how many permits each party asks for; 0 means no such party
@@ -327,7 +327,7 @@ func (m *Permits) end(s PermitsState, n int, does string, do permitsEmitter) {
 	do(s, "%s %s", m.name(n), does)
 }
 
-// takeBack emits the release of a number in the background, as in model Line.
+// takeBack emits a background release of a number, as in model Line.
 func (m *Permits) takeBack(s PermitsState, n int, calm bool, do permitsEmitter) {
 	t := s
 	m.release(&t, n)

@@ -14,16 +14,16 @@ type Quorum struct {
 	// Rival makes B an ideal client, which asks the stores in any order, and whose requests take no
 	// time.
 	Rival   bool
-	Slow    bool  // a slow store may still answer when the next store is asked
+	Slow    bool  // if a store is slow, a client can ask the next before the answer comes
 	Names   int   // how many names a client can have in use at a time
 	Depth   uint8 // how deep a client re-enters
 	Lease   uint8 // in ticks; 0 means that time doesn't pass, and no hold expires
-	Late    int   // the maximum number of acquisitions at a time that are late or repair a hold
-	Doubts  bool  // after a refusal by the first store, a client may ask the others
+	Late    int   // how many acquisitions can be late, or repair a hold, at the same time
+	Doubts  bool  // after a refusal by the first store, a client can ask the others
 	Repairs bool  // a client acquires the hold again in stores that lack it
 	Ghost   bool  // a release may be late, and arrive twice
-	// Silent is how many times a client stops waiting for a store that is up, or the constant often
-	// if there is no limit.
+	// Silent is how many times a client stops waiting for a store that is up. There is no limit if
+	// Silent equals the constant often.
 	Silent   uint8
 	Restarts uint8 // how many times a store restarts without its data
 	Away     bool  // a store that restarts stays unavailable for one lease

@@ -26,7 +26,7 @@ func (m *Quorum) Next(s QuorumState, calm bool, emit func(QuorumState, string, .
 	m.store(s, calm, do)
 }
 
-// store emits the restarts of the stores, the late releases, and the tick with which time passes.
+// store emits the restarts of the stores, the late releases, and the ticks of the clock.
 func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
 	for k := range s.stores {
 		if !calm && s.restarts < m.Restarts && s.oneWell(k) && m.mayRestart(&s) {
@@ -70,13 +70,13 @@ func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
 	do(s, "tick")
 }
 
-// mayRestart reports whether a store is allowed to restart. If Spaced is set, this requires enough
-// renewals since the last restart, and that no acquisition is late.
+// mayRestart reports whether a store is allowed to restart. If Spaced is set, there must have been
+// enough renewals since the last restart, and no acquisition may be late.
 func (m *Quorum) mayRestart(s *QuorumState) bool {
 	return !m.Spaced || s.rounds == enough && s.lates() == 0
 }
 
-// oneWell reports whether store k and all other stores are up.
+// oneWell reports whether all stores are up, store k among them.
 func (s *QuorumState) oneWell(k int) bool {
 	for i := range s.stores {
 		if i != k && s.stores[i].away > 0 {
@@ -246,8 +246,8 @@ func (m *Quorum) carryOut(s *QuorumState, c, k int) (word string, answer uint8) 
 	}
 }
 
-// hear delivers a store's answer to a client. The answer is the constant silent if the client stops
-// waiting without an answer.
+// hear delivers a store's answer to a client. If the client stops waiting without an answer, the
+// parameter answer is the constant silent.
 func (m *Quorum) hear(s *QuorumState, c, k int, answer uint8) {
 	x := &s.clients[c]
 	x.votes[k] = answer
@@ -300,8 +300,8 @@ func (m *Quorum) votes(x *voter) (yeas, nays, open int) {
 	return yeas, nays, open
 }
 
-// askNext sends an attempt to a store that wasn't asked yet. Stores that are believed to be down
-// come last.
+// askNext sends an attempt to a store that hasn't been asked yet. Stores that are believed to be
+// down come last.
 func (m *Quorum) askNext(s *QuorumState, c int) bool {
 	x := &s.clients[c]
 	for _, down := range [2]bool{false, true} {
@@ -315,7 +315,7 @@ func (m *Quorum) askNext(s *QuorumState, c int) bool {
 	return false
 }
 
-// askRest sends an attempt to all stores that weren't asked yet.
+// askRest sends an attempt to all stores that haven't been asked yet.
 func (m *Quorum) askRest(x *voter) {
 	for k, v := range x.votes {
 		if v == unasked {
@@ -469,10 +469,11 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	return free >= majority
 }
 
-// elsewhere returns where and how a client waits after the first store refused it. If a name other
-// than the first store's has a majority, the client should listen to a store that has that name,
-// and at is 1 + the index of that store. Otherwise at is 0, and soon is true if another name may be
-// about to get a majority, so that the client should poll soon.
+// elsewhere returns where and how a client waits after the first store refused it. What matters is
+// whether a name other than the one in the first store has a majority. If so, the client should
+// listen to a store that has that name, and the result at is 1 + the index of that store. Otherwise
+// at is 0. The result soon is true if such a name might be about to get a majority. Then the client
+// should poll soon.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
@@ -574,8 +575,8 @@ func (m *Quorum) endHold(s *QuorumState, c int) {
 	}
 }
 
-// giveBackAtOnce releases a name in all stores, in one step. Otherwise the name would only keep
-// other clients out.
+// giveBackAtOnce releases a name in all stores, in one step. If the releases took time, the name
+// would just keep other clients out for longer.
 func (m *Quorum) giveBackAtOnce(s *QuorumState, name uint8) {
 	for k := range s.stores {
 		for m.release(s, k, name) {
@@ -667,8 +668,8 @@ func (m *Quorum) step(s QuorumState, c int, calm bool, do quorumEmitter) {
 	}
 }
 
-// renew emits the event that a client sends a renewal or a re-entry. To the stores, a re-entry is a
-// renewal.
+// renew emits the event in which a client sends a renewal or a re-entry. To the stores, a re-entry
+// is a renewal.
 func (m *Quorum) renew(s QuorumState, c int, at uint8, words string, do quorumEmitter) {
 	x := &s.clients[c]
 	x.at, x.promise, x.votes = at, m.Lease, [quorumStores]uint8{}

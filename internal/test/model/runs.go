@@ -8,7 +8,7 @@ import (
 // A run is one exploration with its expected result.
 type run struct {
 	name   string
-	big    bool     // the run takes long, so tests skip it
+	big    bool     // the run takes a long time, so tests skip it
 	mutant mutation // the broken rule, if any
 	// known lists the properties that don't hold in a run of the unchanged protocol.
 	known   []string

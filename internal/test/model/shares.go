@@ -75,7 +75,7 @@ func (x *claim) valid() bool { return x.use == live && x.lost == 0 && x.left > 0
 // A party is a goroutine, with its holds and its current call.
 type party struct {
 	writing, reading uint8 // owner strings
-	at, side, number uint8 // state, side and owner string of its call; state idle if there is none
+	at, side, number uint8 // state, side and owner string of its call; at is idle if there is none
 	under            bool  // the call reads while its owner writes
 	torn             uint8 // 1 if its read was lost; 2 if the party knows that
 }
@@ -96,7 +96,7 @@ func (r sharesRequest) key() (k uint64) {
 // SharesState is a state of the model.
 type SharesState struct {
 	write     entry                 // in the store
-	read      [maxStrings + 1]uint8 // in the store, by owner string: 1 + the ticks left, or 0
+	read      [maxStrings + 1]uint8 // reads in the store, by owner string: 1 + the ticks left, or 0
 	claims    [maxStrings + 1][2]claim
 	shared    [2]uint8 // for each client, the claim that may be joined
 	parties   [maxParties]party
@@ -252,8 +252,8 @@ func (m *Shares) told(s *SharesState) bool {
 	return true
 }
 
-// haunted reports whether the store has the lock for a claim that its client neither uses nor
-// releases.
+// haunted reports whether the lock is held in the store for a claim that its client neither uses
+// nor releases.
 func (m *Shares) haunted(s *SharesState) bool {
 	over := func(n, side uint8) bool {
 		return s.claims[n][side].use == over && s.crashed&(1<<m.clientOf(n)) == 0

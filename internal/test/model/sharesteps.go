@@ -321,7 +321,8 @@ func (m *Shares) grant(s *SharesState, c int, n uint8) {
 }
 
 // tell is called when a plain call has learned that a hold was lost. The client's other plain calls
-// then count as notified of their losses, because each of them can release any of their holds.
+// whose holds were lost then count as notified, too, because a plain call isn't tied to a
+// particular hold.
 func (m *Shares) tell(s *SharesState, n uint8) {
 	for i := range s.parties {
 		if p := &s.parties[i]; m.Plain && m.client(i) == m.clientOf(n) && p.torn == 1 {
@@ -380,9 +381,9 @@ func (m *Shares) endNested(s *SharesState, n uint8) {
 	}
 }
 
-// takeBack emits a release of a claim in the background. The client repeats the release until the
-// store replies that nothing is left of the hold, and no unanswered request can acquire the lock
-// any more.
+// takeBack emits a background release of a claim. The client repeats the release until the store
+// replies that nothing is left of the hold, and no unanswered request can acquire the lock any
+// more.
 func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	reply := m.carryOut(&s, lastRelease, side, n)
@@ -397,7 +398,7 @@ func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	do(s, "background takes #%d back for %s: %s (now %s)", n, sides[side], replies[reply], s.has())
 }
 
-// time emits the events of passing time: a tick, and the expiry of the store's data.
+// time emits the events that occur as time passes: a tick, and the expiry of the store's data.
 func (m *Shares) time(s SharesState, calm bool, do sharesEmitter) {
 	if s.write.number != 0 && s.write.left == 0 {
 		t := s
@@ -864,8 +865,8 @@ func (m *Shares) leave(s SharesState, p int, why string, do sharesEmitter) {
 	}
 }
 
-// swap chooses which of the plain calls' holds the release of one of them ends: a lost hold or, if
-// there is none, the oldest. The party that had this hold gets the caller's hold instead.
+// swap chooses the hold that ends when plain call p is released: a lost hold of any plain call or,
+// if there is none, the oldest hold. The party that had the chosen hold gets that of p instead.
 func (m *Shares) swap(s *SharesState, p int) {
 	if !m.Plain || s.parties[p].at == handed {
 		return

@@ -83,7 +83,7 @@ func (m *Holds) network(s HoldsState, i int, calm bool, do emitter) {
 // time.
 func (m *Holds) answered(s *HoldsState) bool { return m.Answered && !(m.Later && s.handOvers == 0) }
 
-// time emits the events of passing time: a tick, and the expiry of the store's entry.
+// time emits the events that occur as time passes: a tick, and the expiry of the store's entry.
 func (m *Holds) time(s HoldsState, calm bool, do emitter) {
 	if s.store.number != 0 && s.store.left == 0 {
 		t := s
@@ -150,7 +150,7 @@ func (m *Holds) due(s *HoldsState, calm bool) bool {
 	for i := range s.numbers {
 		x := &s.numbers[i]
 		if m.Mutation == takenBackInTimeOnly && x.use == retired && x.fading == 0 {
-			return true // else missing background releases, not the mutation, could violate G1
+			return true // otherwise G1 could fail for lack of a release, not due to the mutation
 		}
 		if calm && x.valid() && x.watch != 0 && x.left == 1 && m.same(s, s.store.number, uint8(i)) {
 			return true
@@ -451,7 +451,7 @@ func (s *HoldsState) slotTaken(g int) bool {
 	return false
 }
 
-// unlockLost emits the event that a goroutine's unlock finds that the hold was lost.
+// unlockLost emits the event in which a goroutine unlocks and learns that the hold was lost.
 func (m *Holds) unlockLost(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	if s.slotTaken(g) {

@@ -40,15 +40,15 @@ var replies = [...]string{
 // The values of request.who that aren't goroutines.
 const (
 	watchdog uint8 = 8 + iota
-	nobody         // no waiter; the request may still be carried out
+	nobody         // nobody awaits the reply, but the request may still be carried out
 	downgrader
 )
 
-// A request is in the network, on its way to the store or back.
+// A request is a message in the network: a request to the store, or the reply to it.
 type request struct {
 	kind, number, who uint8
 	lease             uint8 // the lease that the request sets in the store
-	left              uint8 // remaining time of that lease, which begins just before sending
+	left              uint8 // time left of that lease, which begins just before the request is sent
 	watch             uint8 // the request asks for a renewed hold
 	reply             uint8
 	count             uint8 // the store's count after the request was carried out

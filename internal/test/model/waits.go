@@ -82,7 +82,7 @@ func (m *Waits) Init() WaitsState { return WaitsState{key: other, others: 1} }
 func (s *WaitsState) head() int { return int(s.queue[0]) - 1 }
 
 // Bad checks three rules. L2: the head of the queue will try if the key is free. L2m: if the key
-// was freed by a release, the head needs no timer but the one of 5 ms in order to try, unless it
+// was freed by a release, the head will try even if no timer fires but the one of 5 ms, unless it
 // pauses after an unanswered attempt. G2: if the key is A's, a waiter of A holds it.
 func (m *Waits) Bad(s WaitsState) []string {
 	var bad []string
@@ -195,8 +195,8 @@ func (m *Waits) enqueue(s *WaitsState, w int) {
 	}
 }
 
-// newHead makes the head try. If a holder in A could still hand it the lock, it first waits a
-// little.
+// newHead makes the head try. If a waiter of A holds the key and could hand it over, the head waits
+// for up to 5 ms first.
 func (m *Waits) newHead(s *WaitsState) {
 	s.fresh, s.soon = m.Mutation != noPassOn, false
 	if m.HandOver && s.anyAt(granted, having) {
@@ -204,8 +204,9 @@ func (m *Waits) newHead(s *WaitsState) {
 	}
 }
 
-// yield makes the head wait for the message of A's own release, as other clients do, or for 5 ms.
-// If the head's attempt is under way, it tries again, because the answer may predate the release.
+// yield makes the head wait for the message about A's own release, as other clients do, or for 5
+// ms. But if an attempt of the head is under way, the head tries again after it, because the answer
+// may predate the release.
 func (m *Waits) yield(s *WaitsState) {
 	if s.head() < 0 {
 		return
@@ -489,7 +490,7 @@ func (m *Waits) subscribe(s *WaitsState) {
 	}
 }
 
-// release emits the possible ends of a hold: handed over, released, or lost.
+// release emits the possible ways in which a hold ends: it is handed over, released, or lost.
 func (m *Waits) release(s WaitsState, w int, why string, emit func(WaitsState, string, ...any)) {
 	h := s.head()
 	if m.Mutation == grantLeft && s.at[w] == granted {
