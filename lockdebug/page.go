@@ -233,7 +233,7 @@ func (l lock) What() string {
 	return fmt.Sprintf("%s · %s of %s out", l.Kind, thousands(out), thousands(l.Limit))
 }
 
-// Shared reports whether this is a read-write lock, whose holders may be readers or writers.
+// Shared reports whether this is a read-write lock, whose holders can be readers or writers.
 func (l lock) Shared() bool { return l.Kind == backend.Write.String() }
 
 // A group is a group of related counters.

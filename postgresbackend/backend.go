@@ -62,7 +62,7 @@ func Polling() Option { return func(o *options) { o.polls = true } }
 // of plain and fenced locks use two separate connections with the pool's configuration, so they
 // don't wait behind the program's own queries. Listening takes one more.
 //
-// No session parameters are set, so the pool may connect through a pooler. Behind PgBouncer in
+// No session parameters are set, so the pool can connect through a pooler. Behind PgBouncer in
 // transaction mode, waiters can't be notified of releases. They poll, and the client logs that
 // once. Repeated statements are prepared, unless there is a pooler or the pool's
 // DefaultQueryExecMode isn't pgx's default.

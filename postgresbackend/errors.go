@@ -22,7 +22,7 @@ func refused(err error) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// retry wraps err as an error of kind Retry: the step wasn't carried out, and may be repeated.
+// retry wraps err as an error of kind Retry: the step wasn't carried out, and can be repeated.
 func retry(err error) error {
 	return &backend.Error{Kind: backend.Retry, Err: fmt.Errorf("postgres: %w", err)}
 }

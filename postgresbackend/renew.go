@@ -60,7 +60,7 @@ type batch struct {
 
 // RenewBatch implements [backend.BatchRenewer]. Exclusive holds share a statement, and so do reads
 // and permits. The statement skips a hold if another transaction has locked its row or the lock
-// isn't held. Each of these gets a separate statement.
+// isn't held. Each skipped hold gets a separate statement.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(
 		i int, res backend.RenewResult, err error,

@@ -27,7 +27,7 @@ type session struct {
 
 	mu     sync.Mutex
 	urgent *pgxpool.Pool // pool of two connections; nil before its first use and after Close
-	over   bool          // set by Close: no pool must be created any more
+	over   bool          // set by Close, after which the pool isn't created again
 
 	listener
 	together
@@ -194,7 +194,7 @@ func (s *session) standing(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Co
 	}
 }
 
-// patience is the timeout for background work that may fail without harm.
+// patience is the timeout for background work whose failure does no harm.
 const patience = 5 * time.Second
 
 // leave returns a connection to its pool after an error. A broken connection is removed from the

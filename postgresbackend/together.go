@@ -17,10 +17,10 @@ import (
 // Requests that arrive while a transaction is under way share the next one, so a goroutine that is
 // alone never waits for another. Acquisitions and releases go into the same transaction. With
 // separate ones, a goroutine would wait for more commits. The transaction skips requests whose rows
-// others have locked, or whose locks are neither free nor held once. Each skipped request gets a
-// separate statement.
+// other transactions have locked, or whose locks are neither free nor held once. Each skipped
+// request gets a separate statement.
 
-// A step is a request that may share a transaction with others. A step that is alone can be
+// A step is a request that can share a transaction with others. A step that is alone can be
 // recalled while it waits for a connection.
 type step struct {
 	acquire *backend.AcquireRequest // nil for a release
@@ -73,12 +73,12 @@ func (s *session) gatherSteps() {
 	}, recall).Limit(flights)
 }
 
-// simple reports whether an acquisition may share a transaction with others.
+// simple reports whether an acquisition can share a transaction with others.
 func simple(req *backend.AcquireRequest) bool {
 	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) && !req.Reentry
 }
 
-// simpleRelease reports whether a release may share a transaction with others.
+// simpleRelease reports whether a release can share a transaction with others.
 func simpleRelease(req *backend.ReleaseRequest) bool {
 	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) &&
 		req.Keep == 0

@@ -188,7 +188,7 @@ func (s *Subscriber) next(srv *server) (verb Verb, orders [][]*channel) {
 	return verb, orders
 }
 
-// together picks channels that need the same command. It puts those that may share a command into
+// together picks channels that need the same command. It puts those that can share a command into
 // one order.
 func (s *Subscriber) together(srv *server) (verb Verb, orders [][]*channel) {
 	var shared []*channel

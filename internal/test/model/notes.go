@@ -37,7 +37,7 @@ type NotesState struct {
 	last     uint8
 	at       [maxNoted]uint8
 	on       [maxNoted]uint8 // for each party: the number of its claim, or 0
-	shared   [2]uint8        // for each client: the number of the claim that readers may join
+	shared   [2]uint8        // for each client: the number of the claim that readers can join
 	fresh    [2]bool         // for each client's queue, as in Waits
 	woken    [2]bool
 	message  [2]bool
@@ -354,7 +354,8 @@ func (m *Notes) attempts(s NotesState, p int, emit func(t NotesState, in bool, w
 	}
 }
 
-// attempt carries out an attempt in the store. came is the arrival number that the store assumes.
+// attempt carries out an attempt in the store. The parameter came is the arrival number that the
+// store assumes.
 func (m *Notes) attempt(s NotesState, p int, came uint8) (bool, NotesState) {
 	number := uint8(p) + 1
 	bit := uint8(1) << p

@@ -21,7 +21,7 @@ type Quorum struct {
 	Late    int   // how many acquisitions can be late, or repair a hold, at the same time
 	Doubts  bool  // after a refusal by the first store, a client can ask the others
 	Repairs bool  // a client acquires the hold again in stores that lack it
-	Ghost   bool  // a release may be late, and arrive twice
+	Ghost   bool  // a release can be late, and arrive twice
 	// Silent is how many times a client stops waiting for a store that is up. There is no limit if
 	// Silent equals the constant often.
 	Silent   uint8

@@ -218,7 +218,7 @@ func (m *Quorum) splitBut(x *voter, k int) bool {
 	return yeas == 1 && nays == 1 && open == 1 && x.votes[k] == sent
 }
 
-// silent reports whether a client may stop waiting for a store that is up.
+// silent reports whether a client can stop waiting for a store that is up.
 func (m *Quorum) silent(s *QuorumState) bool { return m.Silent == often || s.silent < m.Silent }
 
 func (m *Quorum) silence(s *QuorumState, k int) {

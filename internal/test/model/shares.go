@@ -11,7 +11,7 @@ import (
 // fields of Shares limit the exploration. Time is as in Holds.
 type Shares struct {
 	Parties  [2]int // the number of each client's goroutines
-	Writers  [2]int // how many of them also write, and read during their writes
+	Writers  [2]int // how many of them can also write, and read during their writes
 	Numbers  [2]int // the number of each client's owner strings
 	Pair     bool   // the first two goroutines of A have one owner; the second only reads
 	Rival    bool   // B is an ideal client: its requests take no time
@@ -28,7 +28,7 @@ type Shares struct {
 	Forces    uint8 // how many times a client sends ForceUnlock
 	Crashes   uint8
 	HandOvers uint8 // how many times a write is handed over
-	Lends     bool  // a write may also be handed over to readers
+	Lends     bool  // a write can also be handed over to readers
 	Punctual  bool  // no request is carried out later than one lease after it was sent
 	Answered  bool  // requests that acquire or release are answered in time
 	Mutation  mutation
@@ -98,7 +98,7 @@ type SharesState struct {
 	write     entry                 // in the store
 	read      [maxStrings + 1]uint8 // reads in the store, by owner string: 1 + the ticks left, or 0
 	claims    [maxStrings + 1][2]claim
-	shared    [2]uint8 // for each client, the claim that may be joined
+	shared    [2]uint8 // for each client, the claim that can be joined
 	parties   [maxParties]party
 	requests  [maxSends]sharesRequest
 	forces    uint8

@@ -310,7 +310,7 @@ func (m *Shares) enter(s *SharesState, p int, n, side uint8) {
 	}
 }
 
-// grant makes n the claim that readers of the client may join. Queued readers join it at once.
+// grant makes n the claim that readers of the client can join. Queued readers join it at once.
 func (m *Shares) grant(s *SharesState, c int, n uint8) {
 	s.shared[c] = n
 	for i := range m.all() {
@@ -696,7 +696,7 @@ func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
 		}
 		t := s
 		t.claims[n] = [2]claim{}
-		// A read lock can't become a write lock, but the holder of a write lock may also read.
+		// A read lock can't become a write lock, but the holder of a write lock can also read.
 		t.claims[n][1-side].use = over
 		if side == writes {
 			t.claims[n][reads].use = unused
@@ -720,7 +720,7 @@ func (m *Shares) fresh(s *SharesState, c int) uint8 {
 	return 0
 }
 
-// joinable reports whether a shared claim may be joined without a request to the store.
+// joinable reports whether a shared claim can be joined without a request to the store.
 func (m *Shares) joinable(s *SharesState, n uint8) bool {
 	x := s.on(n)
 	valid := x.valid() && s.readers(n) > 0

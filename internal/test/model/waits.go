@@ -204,9 +204,9 @@ func (m *Waits) newHead(s *WaitsState) {
 	}
 }
 
-// yield makes the head wait for the message about A's own release, as other clients do, or for 5
-// ms. But if an attempt of the head is under way, the head tries again after it, because the answer
-// may predate the release.
+// yield makes the head wait for 5 ms, or until the message about A's own release arrives, for which
+// other clients wait, too. But if an attempt of the head is under way, the head tries again after
+// it, because the answer may predate the release.
 func (m *Waits) yield(s *WaitsState) {
 	if s.head() < 0 {
 		return
@@ -293,7 +293,7 @@ func (m *Waits) others(s WaitsState, calm bool, emit func(WaitsState, string, ..
 	}
 }
 
-// background emits background releases, and the outcomes of requests without a waiter.
+// background emits background releases, and the outcomes of requests whose replies nobody awaits.
 func (m *Waits) background(s WaitsState, emit func(WaitsState, string, ...any)) {
 	if s.lateTries > 0 {
 		t := s
