@@ -865,8 +865,9 @@ func (m *Shares) leave(s SharesState, p int, why string, do sharesEmitter) {
 	}
 }
 
-// swap chooses the hold that ends when plain call p is released: a lost hold of any plain call or,
-// if there is none, the oldest hold. The party that had the chosen hold gets that of p instead.
+// swap chooses the hold that ends when party p, which reads by plain calls, unlocks: a lost hold of
+// any plain call or, if there is none, the oldest hold. The party that had the chosen hold gets
+// that of p instead.
 func (m *Shares) swap(s *SharesState, p int) {
 	if !m.Plain || s.parties[p].at == handed {
 		return
