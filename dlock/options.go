@@ -43,9 +43,9 @@ const DefaultHandover = 10 * time.Millisecond
 // negative or above ten years.
 //
 // A hand-over relies on the store's last answer. After a [Locker.ForceUnlock] by another client, or
-// if the store loses its data, a goroutine may still enter until d has passed, even if another
-// client holds the lock by then. An unlock that hands the lock over doesn't notice this. With 0
-// nothing is handed over, and every acquisition asks the store.
+// if the store loses its data, a goroutine can still get the lock until d has passed, even if
+// another client holds the lock by then. An unlock that hands the lock over doesn't notice this.
+// With 0 nothing is handed over, and every acquisition asks the store.
 func WithHandover(d time.Duration) Option {
 	return func(c *Client) error {
 		switch {

@@ -97,11 +97,11 @@ func (s *state) background(f func(*Client)) {
 	s.start(func(c *Client) { c.store.Go(func() { f(c) }) })
 }
 
-// later arranges for the function end to be called once the mutex is unlocked.
+// later arranges for a function to be called after the mutex is unlocked.
 func (s *state) later(end func()) { s.ends = append(s.ends, end) }
 
-// trace arranges for the function tell to be called once the mutex is unlocked, after all functions
-// that were given to the method later.
+// trace arranges for a function to be called after the mutex is unlocked, and after all functions
+// that were given to [state.later].
 func (s *state) trace(tell func(*Client)) { s.tales = append(s.tales, tell) }
 
 // nextOwner returns a unique owner string for the next outermost acquisition. Stores split an owner

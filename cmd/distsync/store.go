@@ -355,7 +355,7 @@ func (s *store) ping(ctx context.Context) error {
 		}
 	}
 	if err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
-		err = nil // the user is authenticated, but may not ping
+		err = nil // the user is authenticated, but isn't allowed to ping
 	}
 	return err
 }
