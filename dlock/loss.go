@@ -58,8 +58,8 @@ const (
 	LossExpired LossReason = iota
 
 	// LossGone means that the store no longer has the hold, and no other holder is known. Another
-	// client or an operator force-unlocked the lock, or the store lost its data. It is also the
-	// reason until the store has said who holds the lock now.
+	// client or an operator force-unlocked the lock, or the store lost its data. A loss also has
+	// this reason until the store has said who holds the lock now.
 	LossGone
 
 	// LossTaken means that the store no longer has the hold, and someone else holds the lock.

@@ -73,7 +73,7 @@ func WithClientID(id string) Option {
 	}
 }
 
-// WithLogger sets the logger for events that no call can return. These include renewals that fail,
+// WithLogger sets the logger for events that no call can report. These include renewals that fail,
 // locks that are lost, and stores that can't be reached while a call waits without a deadline. The
 // default is [slog.Default]. One goroutine writes the records, in order, so a slow logger delays
 // nothing. If it can't keep up, records are dropped, and their number is logged.

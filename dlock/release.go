@@ -48,8 +48,8 @@ func (l *Locker) presentHold(s *state, p party) *hold {
 	return nil
 }
 
-// releaseWithin performs one release of a hold that a Do or a [Hold] has acquired. ctx is the
-// caller's context, or a context of the hold.
+// releaseWithin performs one release of the hold of a Do or a [Hold]. ctx is the caller's context,
+// or a context of the hold.
 func (h *hold) releaseWithin(ctx context.Context, c *Client) error {
 	if err := h.giveUp(ctx, c); err != errAgain {
 		return err
@@ -277,7 +277,7 @@ func (d departure) free(ctx context.Context, c *Client) error {
 // A departure is the last release of a claim, in progress.
 type departure struct {
 	h     *hold
-	q     *queue // in which calls waited when the release began, or nil if none did
+	q     *queue // the lock's queue, if calls waited in it when the release began; or nil
 	began instant
 	lease time.Duration
 	ask   bool   // ask the store how many clients wait

@@ -99,8 +99,8 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 // Name returns the semaphore's name.
 func (s *Semaphore) Name() string { return s.mustBeMade().name }
 
-// nobody is the party that is recorded for all holds of permits, since it plays no role. A release
-// finds its permits by the hold, not by the party.
+// nobody is recorded as the party of all holds of permits, since their party plays no role. A
+// release finds its permits by the hold, not by the party.
 var nobody party = Owner{}
 
 // enter acquires permits for a new holder.

@@ -49,7 +49,7 @@ type state struct {
 	records []record        // are written to the log
 }
 
-// make makes the state of a new client.
+// make initializes the state of a new client.
 func (s *state) make(set *settings, rings func()) {
 	s.settings, s.rings = set, rings
 	s.lost = make(map[lostKey][]*hold)
@@ -104,8 +104,8 @@ func (s *state) later(end func()) { s.ends = append(s.ends, end) }
 // that were given to [state.later].
 func (s *state) trace(tell func(*Client)) { s.tales = append(s.tales, tell) }
 
-// nextOwner returns a unique owner string for the next outermost acquisition. Stores split an owner
-// string at its last colon, so the note comes before that colon.
+// nextOwner returns a unique owner string for an acquisition that isn't a re-entry. Stores split an
+// owner string at its last colon, so the note comes before that colon.
 func (s *state) nextOwner(note string) string {
 	s.number++
 	owner := make([]byte, 0, 64)

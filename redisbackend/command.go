@@ -37,8 +37,8 @@ type command struct {
 // server has the whole command.
 type lastArgument struct {
 	text string
-	// writes counts how many times the argument was written. If the command must no longer be
-	// written, it is the constant recalled.
+	// writes counts how many times the argument was written. The value recalled means that the
+	// command must no longer be written.
 	writes atomic.Int32
 	// shown is set once a hook has the text, and might send it.
 	shown atomic.Bool
@@ -82,7 +82,7 @@ func (noReply) String() string { return "no reply" }
 
 // SetErr implements [redis.Cmder]. go-redis calls it with the error of a reply that it read, and
 // with its own errors. After an error, the client may turn to another server, so SetErr discards
-// what was read of the reply.
+// the part of the reply that was read.
 func (c *command) SetErr(err error) {
 	c.Cmd.SetErr(err)
 	if !c.read() {
