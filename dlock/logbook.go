@@ -45,7 +45,8 @@ func (b *logbook) add(records ...record) {
 	}
 }
 
-// write writes records until none are left, or until the logger ends this goroutine.
+// write writes records until none are left, or until the logger ends the goroutine with
+// [runtime.Goexit].
 func (b *logbook) write() {
 	over := false
 	defer func() {
@@ -108,13 +109,13 @@ func (b *logbook) log(r record) {
 	b.logger.Handler().Handle(ctx, entry)
 }
 
-// A sentence wraps an error in a log record of this package. The error is then always logged as
-// text, since the record itself contains the attributes that [Error.LogValue] would add.
+// A sentence wraps an error in a log record of this package, so that the error is logged as text.
+// The attributes that [Error.LogValue] would add are already in the record.
 type sentence struct{ error }
 
 func (s sentence) Unwrap() error { return s.error }
 
-// written returns a channel that is closed when everything is written.
+// written returns a channel that is closed when all queued records are written.
 func (b *logbook) written() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -139,8 +140,8 @@ func (c *Client) debug(msg string, args ...any) {
 // warn logs a warning. With the mutex held, use the method of the state instead.
 func (c *Client) warn(msg string, args ...any) { c.log.add(warning(msg, args...)) }
 
-// warn logs a warning once the mutex is unlocked, after the functions given to the methods later
-// and trace were called.
+// warn logs a warning after the mutex is unlocked, and after the functions that were given to
+// [state.later] and [state.trace] were called.
 func (s *state) warn(msg string, args ...any) {
 	s.records = append(s.records, warning(msg, args...))
 }

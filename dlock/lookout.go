@@ -21,8 +21,8 @@ type lookout struct {
 	failures backoff
 }
 
-// lookOut returns a lookout that listens until it is closed or ctx ends. It subscribes with req,
-// and sets Watches and Wake in it.
+// lookOut returns a lookout that listens until it is closed or ctx ends. It sets Watches and Wake
+// in req, and subscribes with it.
 func (c *Client) lookOut(ctx context.Context, req backend.SubscribeRequest) *lookout {
 	ctx, end := context.WithCancel(ctx)
 	w := &lookout{client: c, end: end, woken: make(chan struct{}, 1)}

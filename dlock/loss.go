@@ -58,8 +58,8 @@ const (
 	LossExpired LossReason = iota
 
 	// LossGone means that the store no longer has the hold, and no other holder is known. Another
-	// client or an operator force-unlocked the lock, or the store lost its data. It is also the
-	// reason until the store has said who holds the lock now.
+	// client or an operator force-unlocked the lock, or the store lost its data. A loss also has
+	// this reason until the store has said who holds the lock now.
 	LossGone
 
 	// LossTaken means that the store no longer has the hold, and someone else holds the lock.
@@ -109,7 +109,7 @@ func (l *Loss) Error() string {
 // Unwrap returns [ErrLost].
 func (l *Loss) Unwrap() error { return ErrLost }
 
-// A why says, in detail, for what reason a claim is lost or in danger.
+// A why describes in detail why a claim is lost or in danger.
 type why struct {
 	reason LossReason
 	had    instant // the last confirmation; 0: see the claim
@@ -121,7 +121,7 @@ type why struct {
 
 var gone = why{reason: LossGone}
 
-// takenBy returns the reason for a loss if the store has given the lock to another owner.
+// takenBy returns the reason for the loss of a lock that the store has given to another owner.
 func takenBy(owner string) why { return why{reason: LossTaken, by: owner} }
 
 // ranOut returns the reason why a claim has expired.
@@ -299,7 +299,7 @@ func (h *hold) overError() error {
 	}
 }
 
-// ended returns the error of a hold that has ended, for its callers. Unlike overError, it adds the
+// ended returns the error that callers get for a hold that has ended. Unlike overError, it adds the
 // lock's name to a loss.
 func (h *hold) ended() error {
 	err := h.overError()

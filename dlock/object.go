@@ -37,7 +37,8 @@ func (s *state) open(o *object) *object {
 	return o
 }
 
-// keep records a hold of permits, or one that excludes all other holds.
+// keep adds a hold to the object. It is for holds of permits, and for holds that exclude all
+// others.
 func (o *object) keep(h *hold) {
 	if h.kind.Many() {
 		o.keepPermits(h)
@@ -84,7 +85,7 @@ type lockKey struct {
 func (o *object) key() lockKey { return lockKey{o.family, o.name} }
 
 // excludes reports whether this client has a hold that excludes the call. It ignores the holds of
-// the party but, unless the lock is a semaphore.
+// the given party, unless the lock is a semaphore.
 func (o *object) excludes(s *state, a *acquisition, but party) bool {
 	if o == nil {
 		return false

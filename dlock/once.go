@@ -67,10 +67,11 @@ func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Dura
 	return l.once(ctx, err, keep, fn, nil)
 }
 
-// Once runs fn under the lock, unless fn is running in any process, or has succeeded there and the
-// time given as keep hasn't passed since. It is like [Client.Once], but for a plain or fenced lock
-// of any name, and with options. See there for the results, for crashes, and for the choice of
-// keep. If several calls give different times, that of the call that ran fn counts.
+// Once runs fn under the lock, unless fn is already running in some process, or has succeeded in
+// one so recently that the time given as keep hasn't passed yet. It is like [Client.Once], but for
+// a plain or fenced lock of any name, and with options. See there for the results, for crashes, and
+// for the choice of keep. If several calls give different times, that of the call that ran fn
+// counts.
 //
 // With [Wait], a call waits while another call runs fn. If fn succeeds there, the waiting call
 // returns false without an error:

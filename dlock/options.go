@@ -43,9 +43,9 @@ const DefaultHandover = 10 * time.Millisecond
 // negative or above ten years.
 //
 // A hand-over relies on the store's last answer. After a [Locker.ForceUnlock] by another client, or
-// if the store loses its data, a goroutine may still enter until d has passed, even if another
-// client holds the lock by then. An unlock that hands the lock over doesn't notice this. With 0
-// nothing is handed over, and every acquisition asks the store.
+// if the store loses its data, a goroutine can still get the lock until d has passed, even if
+// another client holds the lock by then. An unlock that hands the lock over doesn't notice this.
+// With 0 nothing is handed over, and every acquisition asks the store.
 func WithHandover(d time.Duration) Option {
 	return func(c *Client) error {
 		switch {
@@ -73,7 +73,7 @@ func WithClientID(id string) Option {
 	}
 }
 
-// WithLogger sets the logger for events that no call can return. These include renewals that fail,
+// WithLogger sets the logger for events that no call can report. These include renewals that fail,
 // locks that are lost, and stores that can't be reached while a call waits without a deadline. The
 // default is [slog.Default]. One goroutine writes the records, in order, so a slow logger delays
 // nothing. If it can't keep up, records are dropped, and their number is logged.

@@ -5,7 +5,7 @@ import "iter"
 // Several holders can hold permits of one semaphore at the same time, each with its own claim. A
 // client treats permits specially in two ways. First, it counts the permits that it holds and
 // remembers the last request that was refused, so it doesn't send requests that would fail. Second,
-// a call may be handed released permits while its own attempt is under way.
+// released permits can be handed to a call while its own attempt is under way.
 
 // An out is a linked list of this client's claims on permits that it holds.
 type out struct {
@@ -13,8 +13,8 @@ type out struct {
 	permits int
 }
 
-// A permit contains the fields of a claim on permits, such as its links in the list that out
-// begins.
+// A permit contains the fields of a claim on permits, such as its links in the list of claims (see
+// out).
 type permit struct {
 	holder      *hold // nil if no hold rests on it
 	prev, next  *claim
@@ -84,8 +84,8 @@ func (o *object) exhausted(s *state, a *acquisition) bool {
 	return o.exhausts(a)
 }
 
-// A refusal records that the store last refused the lead of a queue, because it had fewer permits
-// left than the lead wanted.
+// A refusal describes the store's latest refusal to a queue's lead, which wanted more permits than
+// were left.
 type refusal struct {
 	permits, limit int // permits is 0 if nothing was refused
 	again          instant

@@ -48,8 +48,8 @@ func (l *Locker) presentHold(s *state, p party) *hold {
 	return nil
 }
 
-// releaseWithin performs one release of a hold that a Do or a [Hold] has acquired. ctx is the
-// caller's context, or a context of the hold.
+// releaseWithin performs one release of the hold of a Do or a [Hold]. ctx is the caller's context,
+// or a context of the hold.
 func (h *hold) releaseWithin(ctx context.Context, c *Client) error {
 	if err := h.giveUp(ctx, c); err != errAgain {
 		return err
@@ -197,7 +197,7 @@ func (h *hold) releaseLost(s *state) {
 	}
 }
 
-// leaves records that the hold no longer uses its claim, and reports whether the claim is now
+// leaves subtracts the hold from those that use its claim, and reports whether the claim is now
 // unused.
 func (h *hold) leaves() bool {
 	if !h.kind.Shared() {
@@ -248,7 +248,7 @@ func (p partial) release(ctx context.Context, c *Client) error {
 		}
 		return nil
 	case res.Outcome != backend.Left:
-		h.lose(s, gone) // the hold was lost before the re-entry, which began a new one
+		h.lose(s, gone) // the hold was lost, and the re-entry began a new one
 		return ErrLost
 	}
 	h.prolong(s, p.began, p.lease, p.asked)
@@ -277,14 +277,14 @@ func (d departure) free(ctx context.Context, c *Client) error {
 // A departure is the last release of a claim, in progress.
 type departure struct {
 	h     *hold
-	q     *queue // in which calls waited when the release began, or nil if none did
+	q     *queue // the lock's queue, if calls waited in it when the release began; or nil
 	began instant
 	lease time.Duration
 	ask   bool   // ask the store how many clients wait
-	inner *claim // the claim for reading to release first, or nil
+	inner *claim // the claim for the party's read locks, which is released first; or nil
 }
 
-// depart begins the last release of the claim of a hold.
+// depart begins the last release of a hold's claim.
 func (h *hold) depart(s *state, q *queue, now instant) departure {
 	cl := h.claim
 	cl.dead, cl.leaving = true, true
@@ -296,8 +296,8 @@ func (h *hold) depart(s *state, q *queue, now instant) departure {
 	return d
 }
 
-// carryOut performs the last release of a claim. To get the answer to the first request, it calls
-// the function first, which also sends that request, unless a batch has already sent it.
+// carryOut performs the last release of a claim. The given function returns the answer to the first
+// request. It also sends that request, unless a batch has already done so.
 func (d departure) carryOut(
 	ctx context.Context, c *Client, first func() (backend.ReleaseResult, error),
 ) (err error) {
@@ -340,8 +340,8 @@ func (d departure) released(c *Client, res backend.ReleaseResult, err error) {
 	}
 }
 
-// released records that a last release is over. It returns what has become of the store's message
-// about the release.
+// released records that a last release is over. It returns whether the store's message about the
+// release has arrived, or is expected.
 func (q *queue) released() message {
 	own := unheard
 	switch {
@@ -382,8 +382,7 @@ func (cl *claim) staysTaken(s *state) {
 }
 
 // lastRelease returns the request for the last release of a claim. If the lock is to stay taken,
-// the request says so. The same applies when the release is repeated because the store's count was
-// higher.
+// the request says so, even when it repeats the release because the store's count was higher.
 func (cl *claim) lastRelease(set *settings, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
 	if left := cl.Left(set.now()); left > 0 {

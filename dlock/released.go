@@ -33,7 +33,7 @@ func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 	return released
 }
 
-// listen makes the store send messages about releases until ctx ends. It calls the function stands
+// listen makes the store send messages about releases until ctx ends. It calls the given function
 // when the store begins to send them. If subscribing fails, it tries again, unless the store
 // refuses.
 func (c *Client) listen(ctx context.Context, req backend.SubscribeRequest, stands func()) {

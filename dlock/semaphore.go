@@ -22,7 +22,7 @@ import (
 // Each call states the semaphore's number of permits. If that number is 10, the call succeeds if no
 // more than 10 are then taken, including its own. So a deployment may change the number. While the
 // old and the new version run, the larger number is the bound, and calls with the smaller number
-// may wait until the other version is gone. On Redis and Valkey the semaphore is a Redisson
+// might wait until the other version is gone. On Redis and Valkey the semaphore is a Redisson
 // RPermitExpirableSemaphore, which Java programs may share.
 //
 // Permits become free when their holder releases them, when their lease ends, or by
@@ -52,7 +52,7 @@ func (c *Client) Semaphore(name string, permits int) *Semaphore {
 // Acquire waits for n permits, for as long as ctx and [Wait] allow, and returns them as a Hold,
 // whose Release releases them all. They are renewed until then, unless [FixedLease] is given. Every
 // call acquires its own permits, even if ctx comes from a hold. So a call that wants more while its
-// goroutine holds some may wait forever.
+// goroutine holds some might wait forever.
 //
 // With Wait(0) there is a single attempt, which also fails if other calls of the client are
 // waiting. Errors are those of [Locker.LockContext]. [ErrHeld] means that too few permits were
@@ -99,8 +99,8 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 // Name returns the semaphore's name.
 func (s *Semaphore) Name() string { return s.mustBeMade().name }
 
-// nobody is the party that is recorded for all holds of permits, since it plays no role. A release
-// finds its permits by the hold, not by the party.
+// nobody is recorded as the party of all holds of permits, since their party plays no role. A
+// release finds its permits by the hold, not by the party.
 var nobody party = Owner{}
 
 // enter acquires permits for a new holder.

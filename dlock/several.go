@@ -201,7 +201,7 @@ func (s *several) token() (token uint64) {
 	return token
 }
 
-// each calls the function say for every part, and joins the results with commas.
+// each calls the given function for every part, and joins the results with commas.
 func (s *several) each(say func(*part) string) string {
 	words := make([]string, len(s.given))
 	for i, p := range s.given {

@@ -68,8 +68,8 @@ func (h *hold) standing(c *Client) *hold {
 	return h
 }
 
-// endsFirst returns the hold of a Locker's plain calls that expires first. If none expires, it is
-// the oldest.
+// endsFirst returns whichever hold of a Locker's plain calls expires first. If none expires, it
+// returns the oldest.
 func (o *object) endsFirst(v *variable) *hold {
 	first := o.reader(v)
 	if first == nil {
@@ -155,7 +155,7 @@ func (o *object) tidyReading() {
 	}
 }
 
-// isRead reports whether there is a valid read hold, apart from those of one party.
+// isRead reports whether there is a valid read hold, apart from those of the given party.
 func (o *object) isRead(s *state, but party) bool {
 	for _, h := range o.readers() {
 		if h.party != but && h.check(s) {
@@ -279,10 +279,10 @@ func (o *object) admitReaders(s *state, cl *claim) {
 	}
 }
 
-// retain returns the write hold of the party for whose read locks the claim was made, if that hold
-// is still live, and nil otherwise. While the write hold lives, the claim is kept, even without
-// readers. If it were released, and the party read again, the new claim would have the same owner
-// string, and a late request for the old claim could affect the new one.
+// retain returns the live write hold under which a party took the read locks that use the claim, or
+// nil if there is none. While the write hold lives, the claim is kept, even without readers. If it
+// were released, and the party read again, the new claim would have the same owner string, and a
+// late request for the old claim could affect the new one.
 func (cl *claim) retain() *hold {
 	if cl.more == nil || cl.more.under == nil || cl.more.under.state != live {
 		return nil
@@ -353,7 +353,7 @@ func (h *hold) releaseShared(ctx context.Context, c *Client) error {
 		return nil
 	}
 	if cl.retain() != nil {
-		s.unschedule(&cl.alarm) // it will be released with the write lock
+		s.unschedule(&cl.alarm) // the claim will be released with the write lock
 		c.unlock()
 		return nil
 	}
@@ -394,7 +394,7 @@ func (h *hold) releaseRead(ctx context.Context, c *Client, q *queue) error {
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
-		h.giveNotices() // calls that began to read with h might still be reading
+		h.giveNotices() // calls that watch h might still be reading
 	}
 	return err
 }
@@ -420,7 +420,7 @@ const mostNotices = 8
 
 // noticeFor returns the notice for the first call that watches a hold for its loss. The notice is
 // new, unless another hold of the same party already has mostNotices. In that case noticeFor
-// returns one of the other hold's notices, so that this notice is given at the loss of either hold.
+// returns one of the other hold's notices, which is then given when either hold is lost.
 func (h *hold) noticeFor() *notice {
 	if h.kind.Shared() && h.state == live {
 		for _, other := range h.claim.object.readers() {
@@ -535,7 +535,7 @@ func (a *acquisition) readUnder(ctx context.Context, w *hold) (*hold, error) {
 		}
 		return nil, err
 	case !res.Acquired:
-		w.lose(s, gone) // the store would grant a read lock to the writer
+		w.lose(s, gone) // the store refuses the writer's read lock only if the write lock is gone
 		return nil, errAgain
 	case s.closed:
 		return nil, ErrClosed
@@ -549,7 +549,7 @@ func (a *acquisition) readUnder(ctx context.Context, w *hold) (*hold, error) {
 		return nil, errLate
 	}
 	first := inner.more.holds == 0
-	if first { // otherwise another read lock already uses the claim
+	if first { // these stay the same for further read locks
 		inner.began, inner.after = sent, uint32(s.attempts)
 	}
 	inner.alarm.task = inner

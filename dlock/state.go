@@ -49,7 +49,7 @@ type state struct {
 	records []record        // are written to the log
 }
 
-// make makes the state of a new client.
+// make initializes the state of a new client.
 func (s *state) make(set *settings, rings func()) {
 	s.settings, s.rings = set, rings
 	s.lost = make(map[lostKey][]*hold)
@@ -97,15 +97,15 @@ func (s *state) background(f func(*Client)) {
 	s.start(func(c *Client) { c.store.Go(func() { f(c) }) })
 }
 
-// later arranges for the function end to be called once the mutex is unlocked.
+// later arranges for a function to be called after the mutex is unlocked.
 func (s *state) later(end func()) { s.ends = append(s.ends, end) }
 
-// trace arranges for the function tell to be called once the mutex is unlocked, after all functions
-// that were given to the method later.
+// trace arranges for a function to be called after the mutex is unlocked, and after all functions
+// that were given to [state.later].
 func (s *state) trace(tell func(*Client)) { s.tales = append(s.tales, tell) }
 
-// nextOwner returns a unique owner string for the next outermost acquisition. Stores split an owner
-// string at its last colon, so the note comes before that colon.
+// nextOwner returns a unique owner string for an acquisition that isn't a re-entry. Stores split an
+// owner string at its last colon, so the note comes before that colon.
 func (s *state) nextOwner(note string) string {
 	s.number++
 	owner := make([]byte, 0, 64)

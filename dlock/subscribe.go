@@ -6,7 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A subscription is a queue's subscription to the store's messages about releases.
+// A subscription says whether a queue gets the store's messages about releases of its lock, and
+// since when.
 type subscription struct {
 	subscribed subState
 	cancel     context.CancelFunc   // ends a pending Subscribe call, or nil

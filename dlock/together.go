@@ -209,8 +209,8 @@ func (t *together) acquireInTime(ctx context.Context) *part {
 	}
 }
 
-// blame returns the part to report as the cause of the call's failure. If a client was closed, it
-// is a part of that client.
+// blame returns the part to report as the cause of the call's failure. If a client was closed,
+// blame returns a part of that client.
 func (t *together) blame(failed *part) *part {
 	if !errors.Is(failed.err, ErrClosed) {
 		return failed
@@ -299,7 +299,7 @@ type round struct {
 	end    time.Time   // the latest end of the round
 }
 
-// bound makes the round end when the time in patience, counted from now, has passed.
+// bound makes the round end when r.patience has passed, counted from now.
 func (r *round) bound() {
 	r.end = time.Now().Add(r.patience)
 	r.timer = time.AfterFunc(r.patience, func() { r.cut(errWaited) })

@@ -107,8 +107,8 @@ const (
 	vias
 )
 
-// String says in a word how the lock was got: "store", "handover", "reentry", "joined" or
-// "granted".
+// String returns one word for how the lock was acquired: "store", "handover", "reentry", "joined"
+// or "granted".
 func (v Via) String() string {
 	return [...]string{"store", "handover", "reentry", "joined", "granted"}[v]
 }
@@ -195,7 +195,7 @@ func WithTrace(t *Trace) Option {
 	}
 }
 
-// traces are the traces of a client, in the order of the options.
+// traces holds the traces of a client, in the order of the options.
 type traces []Trace
 
 // counts holds the counters of [Client.Stats].
@@ -216,7 +216,7 @@ func (a *acquisition) begins(ctx context.Context) context.Context {
 	return ctx
 }
 
-// ends tells the traces, the log and the counters the outcome of an acquiring call.
+// ends reports the outcome of an acquiring call to the traces, the log and the counters.
 func (a *acquisition) ends(ctx context.Context, h *hold, err error) {
 	c := a.client
 	outcome := outcomeOf(ctx, err)
@@ -323,10 +323,9 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 	return e.Err
 }
 
-// release performs one release of a hold that the client itself wants, rather than a caller's
-// unlock. Plain readers of one Locker can't be told apart. If another of them has already released
-// this hold, one of their other holds is released instead. If there is none, release returns
-// errAgain.
+// release performs one release of a hold on behalf of the client itself, rather than of a caller.
+// Plain readers of one Locker can't be told apart. If another of them has already released this
+// hold, one of their other holds is released instead. If there is none, release returns errAgain.
 func (h *hold) release(ctx context.Context, c *Client) error {
 	for {
 		err := h.releaseQuietly(ctx, c)

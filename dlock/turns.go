@@ -30,8 +30,8 @@ const (
 )
 
 // asksWhoWaits reports whether a last release should ask the store how many other clients wait for
-// the lock. It should if others were waiting recently, after hand-overs, and occasionally during a
-// streak.
+// the lock. It should ask if others were waiting recently, or the lock was handed over since it was
+// acquired. During a long streak it should ask now and then.
 func (cl *claim) asksWhoWaits(s *state, now instant) bool {
 	if cl.kind.Shared() || cl.kind.Placed() {
 		return false
@@ -105,7 +105,7 @@ func (cr *crowd) ring(s *state, _ instant) { delete(s.crowds, cr.key) }
 
 // freed is called when a last release has freed the lock. It decides whether this client asks for
 // the lock again at once, or first lets other clients have turns. began is when the release began,
-// and own says what has become of the store's message about it.
+// and own says whether the store's message about it has arrived.
 func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own message) {
 	chain := cl.handed && began >= cl.handoverEnd(s) && cl.queue(s) != nil
 	waiting := res.Waiting - s.absent(cl.object.key())
@@ -129,9 +129,9 @@ func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own m
 	}
 }
 
-// secondTurn reports whether this client takes a second turn at once. It takes one every other
-// time, if several other clients wait and all of them are strangers. It never does so for a lock
-// that can be handed over.
+// secondTurn reports whether this client takes a second turn at once. If several other clients
+// wait, and all of them are strangers, every other call returns true. For a lock that can be handed
+// over, secondTurn always returns false.
 func (cl *claim) secondTurn(s *state, res backend.ReleaseResult) bool {
 	cr := s.crowds[cl.object.key()]
 	if cl.kind.Passes() || cr == nil || res.Strangers < 2 || res.Strangers < res.Waiting ||
@@ -188,8 +188,7 @@ func (cl *claim) standBack(s *state, releases int, res backend.ReleaseResult) {
 	cr.sitOut(s, cl.queue(s))
 }
 
-// A message says what has become of the message that the store sends about this client's own
-// release.
+// A message says whether the store's message about this client's own release has arrived.
 type message uint8
 
 const (
@@ -267,7 +266,7 @@ func (s *state) dispel(key lockKey) {
 }
 
 // hear makes the queue's lead look at the lock again when the store reports a release, or at the
-// time until, if there is no such report before. If the queue isn't subscribed, hear subscribes it,
+// given time, if no release is reported by then. If the queue isn't subscribed, hear subscribes it,
 // which also makes the lead look. If an earlier look is already scheduled, that time stays, so that
 // this client's own releases don't delay the lead. A lead whose call has a short wait looks sooner.
 func (q *queue) hear(s *state, until instant) {

@@ -248,9 +248,10 @@ func (a *acquisition) committed() bool {
 	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
-// firstIn returns the call that should be the lead: the first call, unless it is parked, which
-// means that its Locker is locked. If it is, firstIn returns the current lead. If there is none, or
-// it is parked too, firstIn returns the first call that isn't parked, or nil if all are.
+// firstIn returns the call that should be the lead. A parked call, whose Locker is locked, can't
+// be. If the first call of the queue is parked, the current lead stays, unless there is none or it
+// is parked too. In that case firstIn returns the first call that isn't parked, or nil if all calls
+// are.
 func (q *queue) firstIn() *acquisition {
 	switch v := q.first.variable(); {
 	case !q.first.parked():
@@ -322,8 +323,8 @@ func (q *queue) wouldRefuse(s *state, a *acquisition) bool {
 // finds out whether the lock is held, so that its error can say so.
 const newsShare = 4
 
-// inquire makes the lead ask the store, unless the store has refused an attempt whose number is
-// greater than seen.
+// inquire makes the lead ask the store, unless the store has refused an attempt since the one with
+// the given number.
 func (q *queue) inquire(seen uint64) {
 	if q.lead != nil && q.refused <= seen {
 		q.lead.fresh = true
@@ -496,7 +497,8 @@ func (a *acquisition) turn() move {
 		return a.wait()
 	}
 	// These flags are cleared before the attempt, never after it, so that any later event counts
-	// for the next attempt. A wake-up is stale if it comes from a release before the present hold.
+	// for the next attempt. A wake-up is stale if it is about a release that came before the
+	// current hold.
 	stale, woken := !a.fresh && a.expects(s), q.woken
 	a.fresh, q.woken = false, false
 	if stale {

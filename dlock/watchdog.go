@@ -147,8 +147,8 @@ func (cl *claim) nextLook(s *state, sent instant) instant {
 	}
 }
 
-// nextRenewal returns the time of the next renewal: the time after, plus about a third of the lease
-// if part is 3, a sixth if it is 6, and so on.
+// nextRenewal returns the time of the next renewal, counted from the given time: about a third of
+// the lease later if part is 3, a sixth if it is 6, and so on.
 func (cl *claim) nextRenewal(s *state, after instant, part time.Duration) instant {
 	most := cl.Lease()
 	if cl.kind.Asserted() {

@@ -12,7 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// Backend keeps locks in the Redis that a client is connected to. Use [New] to create one.
+// Backend keeps locks in the Redis server or cluster that a client is connected to. Use [New] to
+// create one.
 type Backend struct {
 	client  redis.UniversalClient
 	options options

@@ -11,8 +11,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// A command is a Redis command for go-redis that go-redis must not repeat. If the reply was lost,
-// the command may have been carried out, and an acquisition or a release must not count twice.
+// A command is a Redis command that go-redis sends, but must not repeat. If the reply was lost, the
+// command may have been carried out, and an acquisition or a release must not count twice.
 //
 // The result from go-redis doesn't tell whether the server answered the command. The result may be
 // a redis.Nil from a different request, made by a dialer, a source of credentials or a Sentinel. An
@@ -33,11 +33,12 @@ type command struct {
 }
 
 // A lastArgument is the last argument of a command. It counts how many times go-redis writes the
-// argument, and so the command. Before it is written, no server has the whole command.
+// argument, which is how many times it writes the command. Before the argument is written, no
+// server has the whole command.
 type lastArgument struct {
 	text string
-	// writes counts how many times the argument was written. If the command must no longer be
-	// written, it is the constant recalled.
+	// writes counts how many times the argument was written. The value recalled means that the
+	// command must no longer be written.
 	writes atomic.Int32
 	// shown is set once a hook has the text, and might send it.
 	shown atomic.Bool
@@ -81,7 +82,7 @@ func (noReply) String() string { return "no reply" }
 
 // SetErr implements [redis.Cmder]. go-redis calls it with the error of a reply that it read, and
 // with its own errors. After an error, the client may turn to another server, so SetErr discards
-// what was read of the reply.
+// the part of the reply that was read.
 func (c *command) SetErr(err error) {
 	c.Cmd.SetErr(err)
 	if !c.read() {

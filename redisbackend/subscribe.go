@@ -183,7 +183,7 @@ func (c *connection) receive(ctx context.Context) {
 	}
 }
 
-// next reads one message. It returns an error for malformed messages on which go-redis panics.
+// next reads one message. It returns an error for malformed messages that make go-redis panic.
 func (c *connection) next(ctx context.Context) (msg any, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -197,7 +197,7 @@ func (a *address) dial(ctx context.Context, config *tls.Config) error {
 	return errors.Join(errs...)
 }
 
-// only checks that names contains all options of the URL.
+// only returns an error if the URL has an option that isn't in names.
 func (a *address) only(names []string) error {
 	q, _ := url.ParseQuery(a.query)
 	for name := range q {

@@ -9,9 +9,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// completeNames returns a function that completes the names of held locks. It completes the first
-// arguments, up to the number in most, or all arguments if most is negative. It returns no names if
-// the store doesn't answer within a second.
+// completeNames returns a function that completes the names of held locks. It completes only the
+// given number of arguments, or all if that number is negative. It returns no names if the store
+// doesn't answer within a second.
 func (g *global) completeNames(most int) cobra.CompletionFunc {
 	return func(
 		cmd *cobra.Command, args []string, begun string,

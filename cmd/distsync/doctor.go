@@ -214,7 +214,7 @@ type probe struct {
 	kind backend.Kind
 }
 
-// probing is the owner of all test locks. A test lock that isn't released expires after lease.
+// probing is the owner of all test locks. A test lock that isn't released expires with its lease.
 const (
 	probing = "distsync-doctor:1"
 	lease   = 10 * time.Second

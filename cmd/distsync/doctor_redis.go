@@ -205,7 +205,7 @@ func (d *doctor) checkReplicas(ctx context.Context, n node, fields map[string]st
 	}
 }
 
-// checkMemory checks whether the server may evict the keys of locks.
+// checkMemory checks whether the server's settings let it evict the keys of locks.
 func (d *doctor) checkMemory(n node, fields map[string]string) {
 	policy := fields["maxmemory_policy"]
 	limit, _ := strconv.ParseFloat(fields["maxmemory"], 64)
@@ -286,7 +286,8 @@ func (d *doctor) removeRedis(ctx context.Context, name string) error {
 			err = d.valkey.Do(ctx, d.valkey.B().Del().Key(k).Build()).Error()
 		}
 		if err != nil && !strings.HasPrefix(err.Error(), "NOPERM") {
-			// NOPERM is ignored: the probe can't have written a key that this user may not access.
+			// NOPERM is ignored: the probe can't have written a key that this user isn't allowed to
+			// access.
 			return err
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// The exit statuses of all commands, besides 0. They are taken from sysexits.h where it has a
-// fitting one. exitFailed is for unexpected errors.
+// The exit statuses of all commands, besides 0. If sysexits.h has a status that fits, it is used.
+// exitFailed is for unexpected errors.
 const (
 	exitFailed      = 1
 	exitUsage       = 64 // the command line is wrong

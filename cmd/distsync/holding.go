@@ -18,12 +18,12 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A holding waits for a lock, holds it and reports events. The commands run and hold use it.
+// A holding waits for a lock, holds it and reports events. It is for the commands "run" and "hold".
 type holding struct {
 	taker    *taker
 	name     string
 	out      io.Writer // where events are printed
-	alone    bool      // whether no command runs, so that routine events are printed, too
+	alone    bool      // no command runs, so routine events are printed, too
 	signals  chan os.Signal
 	renewals chan dlock.RenewDone
 
@@ -52,8 +52,8 @@ func (s *holding) listen(signals []os.Signal) {
 	}
 }
 
-// under waits for the lock, and calls the function do while the lock is held. A signal cancels the
-// function's context, unless the function has already called waited.
+// under waits for the lock, and calls the given function while the lock is held. A signal cancels
+// the function's context, unless the function has already called waited.
 func (s *holding) under(
 	ctx context.Context, do func(ctx context.Context, waited func()) error,
 ) error {
@@ -109,8 +109,9 @@ func (s *holding) explained(c *dlock.Client, err error) error {
 	return fmt.Errorf("%w: %s has it", err, printable(info.Holders[0].ID))
 }
 
-// interruptible calls interrupt at the first signal. After end returns, interrupt isn't called
-// anymore. end may be called more than once.
+// interruptible makes the first signal cancel a context, with the given cancel function. The
+// function that it returns ends this: after that, a signal doesn't cancel the context. It can be
+// called more than once.
 func (s *holding) interruptible(interrupt context.CancelCauseFunc) (end func()) {
 	over, idle := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -146,7 +147,7 @@ func (s *holding) leaveNothing(c *dlock.Client) {
 		l, err := c.Inspect(ctx, s.name)
 		switch {
 		case errors.Is(err, errors.ErrUnsupported), backend.KindOf(err) == backend.Refused:
-			return // this user may not inspect locks
+			return // this user isn't allowed to inspect locks
 		case err == nil && !knows(&l, c.ID()):
 			return
 		}

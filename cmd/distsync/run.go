@@ -146,7 +146,7 @@ func (r *runner) check(flags *pflag.FlagSet) error {
 // because killing processes takes time on a busy machine.
 func (r *runner) margin() time.Duration { return min(r.lease/10, time.Second) }
 
-// A progress is an event that run or hold reports as JSON.
+// A progress is an event that the command "run" or "hold" reports as JSON.
 type progress struct {
 	Time time.Time `json:"time"`
 	nameJSON
@@ -171,7 +171,7 @@ func reasonOf(err error) string {
 	return dlock.LossExpired.String()
 }
 
-// because explains each reason for which a lock is lost, or a command is ended.
+// because maps each reason for the loss of a lock or the end of a command to an explanation.
 var because = map[string]string{
 	"timeout":                  "it ran for longer than --timeout",
 	"grace":                    "it didn't end within --grace",

@@ -151,8 +151,8 @@ func (s *running) environment() []string {
 	return env
 }
 
-// follow waits for the command to end. Meanwhile it forwards signals, and ends the command if the
-// lock or a time limit requires that.
+// follow waits for the command to end. Meanwhile it forwards signals, and ends the command when the
+// lock is about to be lost, or a time limit is reached.
 func (s *running) follow() {
 	lost := s.hold.Lost()
 	timer := time.NewTimer(0)

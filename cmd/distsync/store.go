@@ -188,7 +188,7 @@ func (s *store) openRedis(g *global) error {
 	return nil
 }
 
-// orDefault returns d, a timeout from the URL, or --store-timeout if d is 0.
+// orDefault returns d, which is a timeout from the URL. If d is 0, it returns --store-timeout.
 func orDefault(d time.Duration, g *global) time.Duration { return cmp.Or(d, g.timeout) }
 
 // valkeyOptions lists the URL options that valkey-go supports. Its parser ignores all others.
@@ -355,7 +355,7 @@ func (s *store) ping(ctx context.Context) error {
 		}
 	}
 	if err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
-		err = nil // the user is authenticated, but may not ping
+		err = nil // the user is authenticated, but isn't allowed to ping
 	}
 	return err
 }

@@ -17,7 +17,7 @@ const (
 	narrowed = 12 // the minimum width of a shortened column
 )
 
-// on formats the table for a screen. It returns "" if the table has no rows.
+// on returns the table as text for a screen, or "" if the table has no rows.
 func (t *table) on(s screen) string {
 	if len(t.rows) == 0 {
 		return ""

@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A taker holds the flags of run and hold, the commands that acquire a lock.
+// A taker holds the flags of "run" and "hold", the commands that acquire a lock.
 type taker struct {
 	*global
 	kind        string

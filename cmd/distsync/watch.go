@@ -157,8 +157,8 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// doubt calls hint, unless that happened within the last second, the lock has had a holder, or hint
-// has returned true.
+// doubt calls hint, at most once per second. Once the lock has had a holder, or hint has returned
+// true, doubt does nothing.
 func (w *watcher) doubt(ctx context.Context, l *dlock.LockInfo) {
 	w.known = w.known || len(l.Holders) > 0
 	if !w.known && time.Since(w.hinted) >= time.Second {

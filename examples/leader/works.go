@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// A line is a process's report about a term. Its What says what happened: "leads", "works", "lost"
-// or "done".
+// A line is a process's report of an event in a term. The event is "leads", "works", "lost" or
+// "done".
 type line struct {
 	What string
 	Term uint64
 	from int
 }
 
-// works stands for the resource that the leaders use. It remembers the largest term that it has
+// A works represents the resource that the leaders use. It remembers the largest term that it has
 // seen. A leader might be paused just after it has checked that it leads. When it continues, it
 // uses the resource once more, although another process may lead by then. Only a resource that
 // knows the terms can refuse that.

@@ -19,7 +19,7 @@ var dashboardFile = filepath.Join("oteldlock", "examples", "monitoring", "dashbo
 const (
 	column      = 42
 	unit        = 16  // the height of one step of the grid
-	smallLetter = 6.1 // the average width of a letter of a legend
+	smallLetter = 6.1 // the average width of a letter in a legend
 	dashboardW  = 24*column + 2*margin
 )
 

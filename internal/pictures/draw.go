@@ -38,8 +38,8 @@ type step struct {
 	from, to int    // lanes; if from == to, text stands beside the lane
 	text     string // the label of the arrow
 	refused  bool   // the arrow has no effect
-	// holds is the color of the bar that marks the holder from this step on. The bar is on the lane
-	// with index to or, if that is the store's, on the lane with index from.
+	// holds is the color of the bar that marks the holder from this step on. The bar is on
+	// lanes[to] or, if that is the store's lane, on lanes[from].
 	holds string
 	ends  bool   // whether lanes[from] stops holding the lock
 	lease string // color of the store's lease from this step on; "-" ends it
@@ -239,7 +239,7 @@ func box(b *strings.Builder, x, y, width, high int, lines ...string) {
 	}
 }
 
-// write writes a line of text. It panics if the line is wider than room.
+// write writes a line of text. It panics if the line needs more than room pixels.
 func write(b *strings.Builder, x, y int, anchor, class, line string, room int) {
 	if need := int(float64(utf8.RuneCountInString(line)) * letter); need > room {
 		panic(fmt.Sprintf("%q needs %d pixels, and has %d", line, need, room))
