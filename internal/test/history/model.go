@@ -81,7 +81,8 @@ func (h *hold) leave() {
 }
 
 // strike ends the hold by force. It returns the time until which the holder may keep relying on the
-// hold. If there was no hold, it returns its argument.
+// hold. If there was no hold, or the holder knew that it had ended, it returns the argument, which
+// is that time for an earlier hold.
 func (h *hold) strike(before time.Duration) time.Duration {
 	until := before
 	if h.count > 0 && !h.over {

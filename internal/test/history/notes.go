@@ -38,7 +38,7 @@ func notes(numbers map[numberKey]*number) (all []*note) {
 }
 
 // endsWith shortens the intervals of a note if later steps of its owner end the note. The parameter
-// by is the step that left it.
+// by is the step that created the note.
 func (left *note) endsWith(n *number, by *step) {
 	for _, s := range n.steps {
 		ends := s.kind == releaseStep ||
