@@ -347,7 +347,7 @@ func (c *candidates) kill(who contender) (s succession, err error) {
 		return s, err
 	}
 	old.process.end()
-	old.orders.Close() // before the kill, this would make the candidate resign
+	old.orders.Close() // closing them before the kill would make the candidate resign
 	if s, err = c.lapse(who, led, from); err != nil {
 		return s, err
 	}

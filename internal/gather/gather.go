@@ -157,7 +157,7 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 }
 
 // start starts a flight, which is a goroutine that sends waiting parcels. But if there are enough
-// flights, start only makes sure that late is scheduled. The caller must hold s.mu.
+// flights, start only makes sure that a call of late is scheduled. The caller must hold s.mu.
 func (s *Sender[C, R]) start() {
 	if s.flights < s.most {
 		s.flights++

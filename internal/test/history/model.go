@@ -33,7 +33,7 @@ func untouched(o *op) lock {
 // A hold is the state of one user's hold. The zero value means that there is none.
 type hold struct {
 	count int32
-	// renewed is the count at which renewal began, if the first acquisition had a fixed lease.
+	// renewed is the value of count when renewal began, if the first acquisition had a fixed lease.
 	renewed int32
 	end     time.Duration // earliest time at which the hold may expire
 	until   time.Duration // latest time at which it ends in the store

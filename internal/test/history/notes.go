@@ -56,7 +56,8 @@ func (left *note) endsWith(n *number, by *step) {
 }
 
 // barred reports whether a note may have kept call o from acquiring the lock. A note affects
-// readers, and a writer that waited behind such a reader and made no attempt itself.
+// readers. It also affects a writer that waited behind such a reader, and so made no attempt
+// itself.
 func (e *evidence) barred(o *op) bool {
 	if o.side != backend.Read && (o.side != backend.Write || e.asked(o)) {
 		return false
