@@ -62,7 +62,7 @@ func init() {
 }
 
 // colour returns the color of a contender. drawn counts the contenders that already have a color,
-// per store and role, so that each gets the next one.
+// per store and role, so that each contender gets the next color of its palette.
 func (c contender) colour(drawn map[string]int) string {
 	p := palettes[c.store]
 	kind, list := "floor", p.floors

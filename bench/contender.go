@@ -76,7 +76,8 @@ const (
 	oneByOne    kind = "in turn" // several plain locks, one after the other
 )
 
-// A system is a contender's client state in one process.
+// A system creates a contender's lockers in one process, and holds what they share, such as a
+// client.
 type system interface {
 	// locker returns a handle on the named lock. Handles of different parties exclude each other.
 	// Each party has its own state for all of its locks, such as an etcd session.

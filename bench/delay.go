@@ -27,7 +27,7 @@ func newDelay(server string, oneWay time.Duration) (*delay, error) {
 	if err != nil {
 		return nil, err
 	}
-	const enough = 64 // if there were fewer, threads that sleep would block other goroutines
+	const enough = 64 // with a lower GOMAXPROCS, sleeping threads would block other goroutines
 	d := &delay{server: server, oneWay: oneWay, listener: l, threads: runtime.GOMAXPROCS(enough)}
 	d.running.Go(d.accept)
 	return d, nil

@@ -271,7 +271,7 @@ type succession struct {
 	lapsed bool          // whether the lease's expiry is known; otherwise late is meaningless
 }
 
-// runElection measures how long it takes until a new leader succeeds the old one.
+// runElection measures how long it takes a new leader to succeed the old one.
 func runElection(l *lab, c contender, p point) (v values, err error) {
 	all := newCandidates(l, p.trial)
 	defer func() { err = errors.Join(err, all.end()) }()
@@ -347,7 +347,7 @@ func (c *candidates) kill(who contender) (s succession, err error) {
 		return s, err
 	}
 	old.process.end()
-	old.orders.Close() // not before the kill, since the candidate would resign
+	old.orders.Close() // closing them before the kill would make the candidate resign
 	if s, err = c.lapse(who, led, from); err != nil {
 		return s, err
 	}

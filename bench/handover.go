@@ -154,7 +154,7 @@ func (c *child) inPairs(f func(pair int, l locker, in, out *os.File) error) erro
 }
 
 // handOver acquires each lock and holds it while the other process waits. Then it calls Unlock, and
-// tells the other process when it called.
+// sends the time of that call to the other process.
 func handOver(c *child) (measured, error) {
 	return measured{}, c.inPairs(func(_ int, l locker, in, out *os.File) error {
 		deadline := time.Now().Add(c.Duration)

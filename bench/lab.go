@@ -130,9 +130,9 @@ func (l *lab) newName() string {
 	return fmt.Sprintf("bench:%d", l.names)
 }
 
-// delayed returns the addresses of proxies for a store's servers, which add roundTrip to each round
-// trip. If roundTrip is 0, it returns the servers' own addresses. The caller must call end after
-// use.
+// delayed returns the addresses of proxies that add roundTrip to each round trip to a store's
+// servers. If roundTrip is 0, it returns the servers' own addresses. The caller must call end when
+// it no longer uses the addresses.
 func (l *lab) delayed(s store, roundTrip time.Duration) (addr string, end func(), err error) {
 	if roundTrip == 0 {
 		return l.servers[s], func() {}, nil

@@ -386,8 +386,8 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 			t.nap(inside)
 			t.clashes += t.section.leave(t.me)
 		}
-		// Some packages release a lock when the context that was passed to Lock ends. If it has
-		// ended, ignore that Unlock fails.
+		// Some packages release a lock when the context that was passed to Lock ends. So ignore
+		// errors of Unlock after the end of that context.
 		if err := side.Unlock(); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("unlock: %w", err)
 		}
@@ -418,8 +418,8 @@ func (t *turner) side(l locker) (side locker, shares bool) {
 }
 
 // nap stays in the critical section for the duration of a turn. If that is 0, it sometimes sleeps
-// for 100 µs. Otherwise two parties on one CPU would almost never be inside at the same time, even
-// with a broken lock.
+// for 100 µs. Without these sleeps, two parties on one CPU would almost never be inside at the same
+// time, even with a broken lock.
 func (t *turner) nap(now time.Duration) {
 	const every = 100 * time.Millisecond
 	if t.trial.Inside > 0 {
@@ -488,7 +488,8 @@ func (s *criticalSection) share() (clashes int64) {
 
 func (s *criticalSection) unshare() { s.sharing.Add(-1) }
 
-// crowd is like share, but returns 1 if the number of parties inside exceeds most.
+// crowd is like share, but for a section with a maximum number of parties inside. It returns 1 if
+// more are inside.
 func (s *criticalSection) crowd(most int64) (clashes int64) {
 	if s.sharing.Add(1) > most {
 		clashes = 1

@@ -136,8 +136,8 @@ func inMemory(c *child) (measured, error) {
 	}}, err
 }
 
-// lockAll starts a goroutine for each locker, which locks and unlocks until d has elapsed. It
-// returns how many times a lock was acquired.
+// lockAll locks and unlocks all lockers, each in its own goroutine, until d has elapsed. It returns
+// how many times a lock was acquired.
 func lockAll(lockers []locker, d time.Duration) (n int, err error) {
 	var over atomic.Bool
 	timer := time.AfterFunc(d, func() { over.Store(true) })

@@ -52,7 +52,7 @@ type trial struct {
 type measured struct {
 	Err     string
 	Counts  []int64 // acquisitions, by goroutine
-	Entries int64   // entries into the critical section, including those after the duration
+	Entries int64   // entries into the critical section, even after the trial's duration
 	Reads   int64   // the shared entries
 	Clashes int64   // entries while another party was inside
 	Waits   histogram
@@ -180,9 +180,9 @@ func (p *process) failure(err error) error {
 	return err
 }
 
-// perform runs each trial in its own process. The trials start together once all processes are
-// ready. perform passes a function that runs the trials to the function around, which can measure
-// the run.
+// perform runs each trial in its own process. Once all processes are ready, perform passes a
+// function to around, which can measure the run. That function starts the trials together, and
+// waits for their reports.
 func (l *lab) perform(trials []trial, around func(func() error) error) ([]measured, error) {
 	processes := make([]*process, len(trials))
 	reports := make([]measured, len(trials))

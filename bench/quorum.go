@@ -91,7 +91,7 @@ func contendersOn(s store) []contender {
 		{name: "dlock, quorum", store: s, in: []string{"W16", "W17"}, role: ours,
 			open: withQuorum(), scripted: dlockScripts},
 	}
-	if s == onHanging { // redsync waits for all servers, about 20 s for a lock and unlock
+	if s == onHanging { // a lock and unlock take redsync about 20 s, as it waits for all servers
 		all = slices.DeleteFunc(all, func(c contender) bool { return c.name == "redsync" })
 	}
 	return all
@@ -169,7 +169,8 @@ func (l quorumStepsLocker) Unlock() error {
 	return errors.Join(l.others((*redisScriptsLocker).Unlock), l[0].Unlock())
 }
 
-// others calls do concurrently for all servers except the first, and waits for the calls to return.
+// others calls a function concurrently for each server except the first, and waits for the calls to
+// return.
 func (l quorumStepsLocker) others(do func(*redisScriptsLocker) error) error {
 	errs := make(chan error, len(l))
 	for _, one := range l[1:] {

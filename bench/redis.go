@@ -117,8 +117,8 @@ func (l *bareRedisLocker) Unlock() error {
 // errGone means that the lock was no longer held when it was released.
 var errGone = errors.New("the lock was not held any more")
 
-// one returns err if it isn't nil. Otherwise it returns errGone unless n, the number of keys or
-// rows that a release changed, is 1.
+// one returns the error of a release that changed n keys or rows: err if it isn't nil, or else
+// errGone if n isn't 1.
 func one[N int | int64](n N, err error) error {
 	if err == nil && n != 1 {
 		return errGone

@@ -40,7 +40,7 @@ func (r result) rows(p pointResult) (rows [][]string) {
 	return rows
 }
 
-// format returns the text of a metric's figures, with commas between thousands.
+// format returns the text of a metric's figures, with commas as thousands separators.
 func (m metric) format(v values) string {
 	all := []string{m.text(v, m.numbered(1))}
 	for n := 2; m.numbered(n) != m.key; n++ {

@@ -39,7 +39,7 @@ func look(c contender, addr string) (u usage, err error) {
 	return u, nil
 }
 
-// usageOf returns the usage of a contender's server while do runs.
+// usageOf calls a function, and returns the usage of a contender's server during that call.
 func usageOf(c contender, addr string, do func() error) (usage, error) {
 	before, err := look(c, addr)
 	if err != nil {
@@ -151,8 +151,8 @@ func flush(s store, addr string) error {
 	return nil
 }
 
-// usageDuring measures the usage for d. It returns the CPU time that this process and its
-// contender's server used, as fractions of one CPU, and the number of commands per second.
+// usageDuring measures the usage for the duration d. It returns the CPU time that this process and
+// its contender's server used, as fractions of one CPU, and the number of commands per second.
 func (c *child) usageDuring(d time.Duration) (client, server, commands float64, err error) {
 	who := contenderBy(c.Contender)
 	before, err := look(who, c.Server)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A histogram counts durations in buckets. The width of a bucket is about 1/64 of its durations.
+// A histogram counts durations in buckets. Durations in the same bucket differ by less than 1/64.
 type histogram struct {
 	counts []int64
 	total  int64

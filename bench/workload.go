@@ -21,7 +21,7 @@ type workload struct {
 	atLeast   time.Duration // minimum duration of a trial, even with -quick
 	points    []point
 	run       func(*lab, contender, point) (values, error)
-	ratioOf   string // key of the metric for ratios to the floor and to the twin
+	ratioOf   string // key of the metric whose ratios to the floor and to the twin are computed
 	charts    []chart
 }
 

@@ -112,8 +112,8 @@ func (s *slots) learn(ctx context.Context) (*owners, error) {
 	return all, err
 }
 
-// witnesses is how many nodes the method ask queries concurrently. It is more than one, since a
-// node may hang.
+// witnesses is the number of nodes that are asked for the slots concurrently. It is more than one,
+// since a node may hang.
 const witnesses = 3
 
 // ask asks a few nodes for the slots and returns the first answer.

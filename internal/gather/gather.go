@@ -27,8 +27,8 @@ const (
 	// none of them was answered. Their connections might hang while others work.
 	patience = 50 * time.Millisecond
 
-	// comeback limits a wait that a Sender makes if it allows only one batch at a time. After it
-	// has answered the callers of a batch, it waits for their next commands.
+	// comeback limits how long a Sender waits, after it has answered the callers of a batch, for
+	// their next commands. It waits only if it allows just one batch at a time.
 	comeback = 2 * time.Millisecond
 )
 
@@ -52,8 +52,8 @@ type Sender[C, R any] struct {
 	flights int
 	// overdue is the number of flights that were still sending when their round ended.
 	overdue int
-	// round is the number of the current round. The method late ends a round, and begins the next,
-	// when all flights seem to be stuck.
+	// round is the number of the current round. A round ends, and the next begins, when all flights
+	// seem to be stuck (see late).
 	round int
 	// yielding is the number of flights that will look for more parcels in a moment.
 	yielding int
@@ -157,7 +157,7 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 }
 
 // start starts a flight, which is a goroutine that sends waiting parcels. But if there are enough
-// flights, start only makes sure that late is scheduled. The caller must hold s.mu.
+// flights, start only makes sure that a call of late is scheduled. The caller must hold s.mu.
 func (s *Sender[C, R]) start() {
 	if s.flights < s.most {
 		s.flights++
@@ -167,7 +167,7 @@ func (s *Sender[C, R]) start() {
 	}
 }
 
-// watch schedules late, unless it is already scheduled. The caller must hold s.mu.
+// watch schedules a call of late, unless one is already scheduled. The caller must hold s.mu.
 func (s *Sender[C, R]) watch() {
 	if s.watched {
 		return
@@ -219,8 +219,8 @@ func (s *Sender[C, R]) leave(p *parcel[C, R]) (kind backend.ErrorKind, left bool
 	return backend.Unknown, true
 }
 
-// fly sends waiting parcels until there are none. The calling goroutine was counted in the given
-// round.
+// fly sends waiting parcels until there are none. The calling goroutine is a flight, which was
+// added to s.flights in the given round.
 func (s *Sender[C, R]) fly(round int) {
 	for {
 		b := s.next(round)

@@ -22,7 +22,7 @@ type Borrower struct {
 	lent [loans]bool
 }
 
-// A Loan is a hold of permits by a borrower.
+// A Loan is a Borrower's hold on some permits.
 type Loan struct {
 	of    *Borrower
 	h     *dlock.Hold // nil within Do
@@ -32,7 +32,7 @@ type Loan struct {
 	held  int
 }
 
-// Full reports whether the borrower has as many holds as a history can record.
+// Full reports whether the borrower already has as many holds as the model allows (see loans).
 func (b *Borrower) Full() bool { return b.free() < 0 }
 
 func (b *Borrower) free() int {

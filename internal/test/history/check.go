@@ -32,8 +32,9 @@ type Rules struct {
 	// Lasting reports whether fencing tokens keep growing after a loss of all data.
 	Lasting bool
 
-	// Voted reports whether several stores vote. If so, a free lock may seem to be held while
-	// another user's votes are released, and some stores may not know of a waiting writer.
+	// Voted reports whether a lock is granted by the votes of several stores. If so, a free lock
+	// may seem to be held while another user's votes are released, and some stores may not know of
+	// a waiting writer.
 	Voted bool
 
 	// Prompt is how long a lock may stay free after a release while a call waits for it. Zero means
@@ -43,8 +44,8 @@ type Rules struct {
 
 // Limits on the search for an order of the calls that explains their answers. If there is one, the
 // search takes milliseconds, since a history has a few hundred calls for each name. If there is
-// none, it may take very long. After another error, the search only yields an example for that
-// error, so forAnExample is short.
+// none, it may take very long. If an error was already found, the search only serves to give an
+// example of it. So the limit for that, forAnExample, is short.
 const (
 	patience     = time.Minute
 	forAnExample = time.Second
@@ -98,8 +99,9 @@ func (r *Recorder) CheckTimes(rules Rules) error {
 	return errors.Join(r.overlaps(), r.outOfTurn(e))
 }
 
-// unexplained describes, for each lock whose calls have no valid order, the first call that is
-// missing from the longest order found, which covers only some of the calls.
+// unexplained describes one call for each lock whose calls have no valid order. For such a lock,
+// the search found valid orders of only some of the calls. The call described is the first to
+// return of those that aren't in the longest of these orders.
 func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	explained := make(map[*op]bool)
 	for _, part := range info.PartialLinearizationsOperations() {
@@ -130,7 +132,8 @@ func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) 
 }
 
 // operations returns the calls that the model must explain. It omits calls that failed, except
-// unlocks, which may have taken effect. A loss of all data becomes one call for each lock.
+// unlocks, which may have taken effect. A loss of all data is represented by one call for each
+// lock.
 func (r *Recorder) operations() (all []porcupine.Operation) {
 	for _, o := range r.ops {
 		switch {
@@ -238,8 +241,8 @@ func crowding(name string, all []belief) error {
 }
 
 // beliefs returns the intervals during which users could rely on locks. Each extends from the first
-// to the last successful check of a hold. It ends early if the lock was force-unlocked, or the
-// store lost its data, in between.
+// to the last successful check of a hold. But if the lock was force-unlocked, or the store lost its
+// data, between these checks, the interval ends at that time.
 func (r *Recorder) beliefs() (all []belief) {
 	type place struct {
 		name  string
@@ -355,8 +358,8 @@ func (r *Recorder) delays(limit time.Duration) error {
 	return nil
 }
 
-// behind reports whether o may have waited behind another call: a call by the same client that
-// began before o, or at about the same time, and still waited for permits at the given time.
+// behind reports whether o may have waited behind another call of its client. Such a call began
+// before o, or at about the same time, and still waited for permits at the given time.
 func (r *Recorder) behind(o *op, at time.Duration) bool {
 	return slices.ContainsFunc(r.ops, func(x *op) bool {
 		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client &&
@@ -372,9 +375,10 @@ type gap struct {
 	span
 }
 
-// takenBeside returns how many other holds may remain after the step that released a hold. For a
-// Read, these are the holds of other readers. For a Write, it is the Read of the same owner, if
-// there is one. For permits, takenBeside returns the number of other permits that may remain taken.
+// takenBeside returns how many other holds the store may still have after a step has released a
+// hold. For a Read, these are the holds of other readers. For a Write, it is the Read of the same
+// owner, if there is one. For permits, takenBeside returns the number of other permits that may
+// remain taken.
 func (r *Recorder) takenBeside(freed *step) (n int) {
 	if !several(freed.side) && freed.side != backend.Write {
 		return 0

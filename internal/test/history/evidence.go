@@ -8,20 +8,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A number stands for one outermost acquisition as the store knows it, by its owner string, and
-// contains all steps with that string. A Read under a Write has its own number.
+// A number stands for one outermost acquisition, which the store knows by its owner string. It
+// contains all steps with that owner string. A Read under a Write has its own number.
 type number struct {
 	client  int             // -1: unknown
 	steps   []*step         // sorted by start time
 	granted time.Duration   // earliest time at which the store may have granted the lock
-	handed  []time.Duration // when users of its client handed it over
-	until   time.Duration   // latest time at which the store may hold it, even if not released
+	handed  []time.Duration // when users of its client handed the hold over
+	until   time.Duration   // latest time at which the store may have the hold if it isn't released
 	ghosts  []span
-	shaken  bool // whether the store's state may differ from what calls returned
+	shaken  bool // whether the hold's state in the store may differ from what calls returned
 }
 
-// A span is an interval of time. A span in ghosts is a time in which the store may have the hold of
-// a number although no call's answer shows that, for example because a reply was lost or came late.
+// A span is an interval of time. The ghosts of a number are the spans in which the store may have
+// its hold although no call's answer shows that, for example because a reply was lost or came late.
 type span struct{ from, to time.Duration }
 
 // A numberKey identifies a number.
@@ -112,8 +112,8 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 		case o.kind == unlock:
 			o.murky = o.murky || !rules.Calm
 		case o.kind == forceUnlock && o.result == failed:
-			// it may take effect at any later time, even after the end of the history, where it has
-			// no effect on other calls
+			// it may take effect at any later time, even after the end of the history, when no
+			// other call notices it
 			o.ret = forever
 		case o.kind == wipe:
 			o.forgets = !rules.Lasting
@@ -180,8 +180,8 @@ func (e *evidence) granter(o *op) (last *step) {
 	return last
 }
 
-// lost reports whether a grant had ended by the given time. A grant has ended if its owner was in
-// line again after it.
+// lost reports whether a grant had ended by the given time. That is so if a step between the grant
+// and that time found the owner in line again.
 func (n *number) lost(grant *step, by time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.queues() && grant.ret < s.call && s.ret < by
@@ -198,9 +198,9 @@ func (n *number) stoodAgain() bool {
 }
 
 // tookBack reports whether the client of call o released the hold that the attempt acquired, while
-// it had another hold to share or to hand over. If so, the call may have returned the other hold:
-// either its client never got the reply to the attempt, or the call was handed the other hold
-// during the attempt.
+// the client had another hold that it could share or hand over. If so, the call may have returned
+// the other hold: either its client never got the reply to the attempt, or the call was handed the
+// other hold during the attempt.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
 	i := slices.IndexFunc(own.steps, func(s *step) bool {
@@ -264,7 +264,8 @@ func (e *evidence) follow(ops []*op) {
 			o.number = clients[client]
 			users[user] = o.number
 		case o.kind == unlock && o.result == yes && several(o.side):
-			// if no release was sent, others still share the hold, or the permits were handed over
+			// that no release was sent means that others still share the hold, or that the permits
+			// were handed over
 			o.murky = !e.releases(o)
 		case o.kind == unlock && o.result == yes:
 			switch n := users[user]; {
@@ -321,8 +322,8 @@ func (e *evidence) releases(o *op) bool {
 	return false
 }
 
-// struckBefore concerns a call o that was handed the number's hold. It returns a function that
-// reports whether a given call may have ended that hold by force before o returned.
+// struckBefore returns a function for a call o that was handed the number's hold. The function
+// reports whether another call may have ended that hold by force before o returned.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
 		return func(*op) bool { return false }
@@ -334,8 +335,8 @@ func (n *number) struckBefore(o *op) func(*op) bool {
 	}
 }
 
-// seen considers the steps between two times. It returns the start of the last one that found the
-// number's hold in the store, or -1 if there is none.
+// seen returns the start of the last step, between the given times, that found the number's hold in
+// the store. It returns -1 if there is none.
 func (n *number) seen(from, to time.Duration) time.Duration {
 	last := time.Duration(-1)
 	for _, s := range n.steps {
@@ -379,8 +380,9 @@ func (e *evidence) acquisition(o *op) {
 }
 
 // usurped records that the hold of call o may have ended early, because its client mistook an older
-// hold for a newer one. This happens if another user of the client was granted the lock before o
-// was, lost it by force, and got the late reply to its attempt only after o had returned.
+// hold for a newer one. This happens if the store granted the lock to another user of the client
+// before o, that hold was ended by force, and the other user's call got its reply only after o had
+// returned.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
 		if several(o.side) && several(late.side) {
@@ -485,8 +487,8 @@ func (e *evidence) resolve(key numberKey, n *number) {
 		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
 			// Record a ghost even if the request was answered: a Read may be shared, permits are
 			// counted separately, and an owner in line may be granted the lock without a request.
-			// In these three cases, a request that was answered isn't a reason to set n.shaken,
-			// since repeating the request adds no hold.
+			// In these three cases, a ghost of an answered request doesn't by itself make n.shaken
+			// true, since repeating the request adds no hold.
 			n.shaken = n.shaken || s.open() && !lines ||
 				!several(s.side) && !lines && !s.passes() || n.releasedBefore(s.ret)
 			gone := forever
@@ -546,8 +548,8 @@ func (s *step) gets() bool {
 // open reports whether a step may still take effect.
 func (s *step) open() bool { return s.ret == 0 || s.result == unknown }
 
-// goneAfter returns the latest time at which the store may still have the number's hold because of
-// a request before the given time.
+// goneAfter returns the latest time at which the store may have the number's hold, if no request
+// after the given time acquires it again.
 func (n *number) goneAfter(at time.Duration) time.Duration {
 	for _, r := range n.steps {
 		released := r.kind == releaseStep && (r.result == freed || r.result == refused)

@@ -9,8 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Bounds on how long a store grants a Fair lock to the first owner in line. It should be about a
-// second, but the store may choose.
+// Bounds on the time for which a store grants a Fair lock to the first owner in line. It should be
+// about a second, but each store sets its own.
 const (
 	leastGrant   = 900 * time.Millisecond
 	longestGrant = 5 * time.Second
@@ -19,7 +19,7 @@ const (
 // A stand is an interval in which an owner is in line for a Fair lock, and so can't hold it.
 type stand struct {
 	*number
-	from time.Duration // when the owner arrived, ahead of all later owners
+	from time.Duration // when the owner got its place, ahead of those that arrive later
 	in   span          // when the owner is certainly in line
 }
 

@@ -33,7 +33,7 @@ func untouched(o *op) lock {
 // A hold is the state of one user's hold. The zero value means that there is none.
 type hold struct {
 	count int32
-	// renewed is the count at which renewal began, if the first acquisition had a fixed lease.
+	// renewed is the value of count when renewal began, if the first acquisition had a fixed lease.
 	renewed int32
 	end     time.Duration // earliest time at which the hold may expire
 	until   time.Duration // latest time at which it ends in the store
@@ -81,7 +81,8 @@ func (h *hold) leave() {
 }
 
 // strike ends the hold by force. It returns the time until which the holder may keep relying on the
-// hold. If there was no hold, it returns its argument.
+// hold. If there was no hold, or the holder knew that it had ended, it returns the argument, which
+// is that time for an earlier hold.
 func (h *hold) strike(before time.Duration) time.Duration {
 	until := before
 	if h.count > 0 && !h.over {

@@ -38,7 +38,7 @@ func notes(numbers map[numberKey]*number) (all []*note) {
 }
 
 // endsWith shortens the intervals of a note if later steps of its owner end the note. The parameter
-// by is the step that left it.
+// by is the step that created the note.
 func (left *note) endsWith(n *number, by *step) {
 	for _, s := range n.steps {
 		ends := s.kind == releaseStep ||
@@ -56,7 +56,8 @@ func (left *note) endsWith(n *number, by *step) {
 }
 
 // barred reports whether a note may have kept call o from acquiring the lock. A note affects
-// readers, and a writer that waited behind such a reader and made no attempt itself.
+// readers. It also affects a writer that waited behind such a reader, and so made no attempt
+// itself.
 func (e *evidence) barred(o *op) bool {
 	if o.side != backend.Read && (o.side != backend.Write || e.asked(o)) {
 		return false

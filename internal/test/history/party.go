@@ -48,7 +48,7 @@ func (p *Party) holds() bool { return p.held > 0 || p.Beside != nil && p.Beside.
 // Ask holds the options of an acquiring call.
 type Ask struct {
 	Try   bool          // TryLock instead of LockContext
-	Wait  time.Duration // 0 means none for TryLock, no limit for LockContext
+	Wait  time.Duration // 0 means a single attempt for TryLock, and no limit for LockContext
 	Lease time.Duration // fixed lease; 0: the hold is renewed
 }
 
@@ -109,7 +109,7 @@ func (p *Party) acquired(o *op, ok bool, err error) {
 	case errors.Is(err, dlock.ErrConflict):
 		res = conflict
 	default:
-		res = failed // also for ErrNotAcquired, which doesn't prove that another owner has the lock
+		res = failed // even for ErrNotAcquired, which doesn't prove that another owner has the lock
 	}
 	p.Recorder.ended(o, res, err)
 }

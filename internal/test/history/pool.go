@@ -82,7 +82,8 @@ func (p *pool) acquires(o *op) bool {
 	return ok
 }
 
-// leaves reports whether the number of available permits that call o returned may have been right.
+// leaves reports whether the number of available permits that call o returned may have been
+// correct.
 func (p *pool) leaves(o *op) bool {
 	switch o.result {
 	case yes:
@@ -131,7 +132,8 @@ func (p pool) String() string {
 // several reports whether several owners may hold a lock of this kind at a time.
 func several(k backend.Kind) bool { return k == backend.Read || k == backend.Permits }
 
-// limits records bounds on the total number of permits for each call of a semaphore.
+// limits records, in each call of a semaphore, the bounds between which the semaphore's limit may
+// have been.
 func limits(ops []*op) {
 	type told struct{ least, most int }
 	all := make(map[string]told)
@@ -150,8 +152,8 @@ func limits(ops []*op) {
 		case o.limit == 0:
 			o.least, o.most = all[o.name].least, all[o.name].most
 		case o.kind == acquire && o.granter == nil:
-			// The call was handed permits. Whoever acquired them obeyed the limit of that earlier
-			// call. But calls with a larger limit may have acquired more permits since then.
+			// The call was handed permits that an earlier call had acquired within its own limit.
+			// Since then, calls with a larger limit may have acquired more permits.
 			o.most = all[o.name].most
 		}
 	}

@@ -68,7 +68,7 @@ type op struct {
 
 	lease time.Duration // lease of an acquisition
 	fixed bool          // the lease isn't renewed
-	held  int           // the user's number of holds of this side before the call
+	held  int           // how many holds the user had on this side before the call
 	reads int           // the user's number of Reads
 	asked bool          // whether token is known; 0 then means that the hold has none
 	token uint64

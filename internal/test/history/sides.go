@@ -148,8 +148,8 @@ func (s *sides) writes(o *op) bool {
 	}
 }
 
-// noReaders reports whether call o could have found that there are no readers. For that, the Reads
-// that may have ended must have ended, so it removes them.
+// noReaders reports whether call o could have found that there are no readers. That is possible
+// only if every Read that may have ended has ended, so noReaders removes these Reads.
 func (s *sides) noReaders(o *op) bool {
 	for user := range s.read {
 		r := &s.read[user]

@@ -66,10 +66,10 @@ func errorOf(err error, name string, others error) error {
 	return err
 }
 
-// takeAll is a round that acquires several locks at once, all of kinds with one holder. With other
-// kinds, a call could acquire a hold, let other users share it, and then give it back because
-// another lock is taken. The check couldn't tell such a hold from one that those users acquired
-// themselves.
+// takeAll is a round that acquires several locks at once. It uses only kinds of lock that have a
+// single holder. With other kinds, a call could acquire a hold, let other users share it, and then
+// give it back because another lock is taken. The check couldn't tell such a hold from one that
+// those users acquired themselves.
 func (u *user) takeAll(ctx context.Context) {
 	var parties []*Party
 	for _, i := range u.dice.Perm(len(u.w.Locks))[:2+u.dice.IntN(len(u.w.Locks)-1)] {

@@ -307,7 +307,8 @@ func (u *user) giveBack(ctx context.Context, l *Loan) {
 	l.Return(ctx)
 }
 
-// goOn keeps using p, the other side of a read-write lock, after this side was given back.
+// goOn keeps using the holds of p, one side of a read-write lock, after the user has given back the
+// other side.
 func (u *user) goOn(ctx context.Context, p *Party) {
 	if p == nil || p.Held() == 0 {
 		return
@@ -428,7 +429,7 @@ func (u *user) look(ctx context.Context, p *Party) {
 	case dice < 4 && u.w.Forces:
 		p.ForceUnlock(ctx)
 	case p.Shared && p.Held() == 0:
-		// A shared Locker would answer for all of its users.
+		// A shared Locker would answer for all of its users, so the answer couldn't be checked.
 	case dice < 7:
 		p.IsHeld(ctx)
 	default:

@@ -38,9 +38,9 @@ func (u *user) borrow(name string) {
 	v.leave()
 }
 
-// patience returns the options and the context for one call. The context is canceled after a random
-// time. When the user has the permits, it calls the function in to prevent that. The function
-// returns false if the context was already canceled.
+// patience returns the options and the context for one call. A timer cancels the context after a
+// random time. As soon as the user has the permits, it must call the function in, which stops the
+// timer. That function returns false if the timer has already fired.
 func (b *borrowing) patience() (
 	ctx context.Context, opts []dlock.AcquireOption, in func() bool, cancel context.CancelFunc,
 ) {

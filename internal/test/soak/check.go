@@ -71,7 +71,7 @@ type event struct {
 // earlier holders must have been notified when their leases expired.
 type checker struct {
 	forced   string        // the lock that users force-unlock; its holds can overlap
-	slack    time.Duration // how long before the user's call the hold can have begun in the store
+	slack    time.Duration // how much earlier than the user's call the hold may begin in the store
 	complain func(string)
 
 	mu      sync.Mutex
@@ -90,8 +90,8 @@ type counts struct {
 	events int
 }
 
-// A ledger contains the holds of one lock, sorted by In, and indexes to find them. It drops holds
-// that are older than the constant memory.
+// A ledger contains the holds of one lock, sorted by In, and indexes to find them. It drops old
+// holds: see the constant named memory.
 type ledger struct {
 	holds []*hold
 	byID  map[uint64]*hold
@@ -178,7 +178,8 @@ func (l *ledger) forget(before time.Duration) {
 	l.holds = slices.Delete(l.holds, 0, n)
 }
 
-// lookBack is the number of earlier holds to which a hold is compared. Earlier ones ended long ago.
+// lookBack is the number of earlier holds with which a hold is compared. Holds before these ended
+// long ago.
 const lookBack = 256
 
 // judge compares a hold with the holds around it.
@@ -279,8 +280,8 @@ func (c *checker) judgeAlone(h *hold) {
 	}
 }
 
-// exclude reports whether two holds must not overlap. They may overlap if the store may have lost
-// its data between their acquisitions.
+// exclude reports whether two holds must not overlap. An overlap is allowed if the store may have
+// lost its data between their acquisitions.
 func (c *checker) exclude(a, b *hold) bool {
 	from, to := min(a.Asked, b.Asked)-c.slack, max(a.In, b.In)
 	return !slices.ContainsFunc(c.losses, func(l *loss) bool {
@@ -306,7 +307,7 @@ func (c *checker) violation(format string, args ...any) {
 	}
 }
 
-// lose calls kill and then restart, and records that the store lost its data meanwhile.
+// lose makes the store lose its data, by calling kill and then restart, and records the loss.
 func (c *checker) lose(kill, restart func()) {
 	l := &loss{from: now(), dead: math.MaxInt64, until: math.MaxInt64}
 	c.mu.Lock()

@@ -118,7 +118,8 @@ func (w *wire) drop(t *trap) {
 	}
 }
 
-// spring removes and returns the first trap that catches the next step, or returns nil.
+// spring finds the first trap that catches the next step, removes it, and returns it. If there is
+// none, it returns nil.
 func (w *wire) spring() (sprung *trap) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -50,7 +50,7 @@ type line struct {
 	shared map[use]*dlock.Locker // Lockers that all users share
 }
 
-// A use is the name of a lock, together with the kind of lock that the lock is used as.
+// A use is the name of a lock, and the kind of lock that the name is used for.
 type use struct {
 	name string
 	kind backend.Kind
@@ -167,7 +167,7 @@ func (p *party) close() {
 	p.users.Wait()
 }
 
-// next returns a number that no other call in any process returns.
+// next returns a number that is unique among all processes.
 func (p *party) next() uint64 { return p.Number<<40 | p.last.Add(1) }
 
 // cell returns the cell that the lock of that name guards.

@@ -197,7 +197,7 @@ func (p *process) close() {
 	<-c.ended
 }
 
-// kill kills the child and waits until it has exited. It may be called again later.
+// kill kills the child and waits until it has exited. It can be called more than once.
 func (p *process) kill() {
 	p.mu.Lock()
 	c := p.child

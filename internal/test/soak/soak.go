@@ -145,7 +145,7 @@ func (s *soak) invite(cells string, handover time.Duration) (setting, dialer) {
 	s.links = append(s.links, links...)
 	users := 5
 	if len(s.members)%2 == 1 {
-		users = 1 // with more, another user's call could tell the client of a loss
+		users = 1 // with more users, the client could learn of a loss from another user's call
 	}
 	return setting{
 		Store:    s.store.name,
@@ -230,9 +230,9 @@ func (s *soak) inside() (n int) {
 	return n
 }
 
-// await polls the function left until that returns 0, and returns the last result. It gives up
-// after too many polls without progress. It counts polls, not seconds, because a machine that
-// stalls delays users and polls alike.
+// await polls a function until the result is 0, and returns the last result. It gives up after too
+// many polls without progress. It counts polls, not seconds, because a machine that stalls delays
+// users and polls alike.
 func (s *soak) await(left func() int) int {
 	events := s.checker.counted().events
 	for looks := 0; ; looks++ {

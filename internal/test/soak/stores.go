@@ -115,8 +115,8 @@ func dial(name string, addrs []string) dialer {
 	}
 }
 
-// proxies returns a function for the field join of a store. That function puts a proxy in front of
-// each server.
+// proxies returns the join function for a store. That function puts a proxy in front of each
+// server.
 func proxies(
 	t testservers.TB, name string, protocol faults.Protocol, servers []*testservers.Server,
 ) func() ([]link, []string, dialer) {
