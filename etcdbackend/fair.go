@@ -424,10 +424,10 @@ func (s *session) ends(
 	return max(remaining, 0), left < 0, err
 }
 
-// firstTime is how long the first in line may hold the lock by its place. In that time it creates
-// the lock's key. If it takes longer, it counts as dead. Waiters count the time from when they
-// first saw that it holds the lock. The owner itself starts counting before it can hold the lock,
-// so for the owner the time is over earlier.
+// firstTime is how long the first in line may hold the lock by its place. In that time it must
+// create the lock's key. Otherwise it counts as dead. Waiters count the time from when they first
+// saw that it holds the lock. The owner itself starts counting before it can hold the lock, so for
+// the owner the time is over earlier.
 const firstTime = 3 * time.Second
 
 // passOver removes the place of the first in line if that owner counts as dead. dead reports

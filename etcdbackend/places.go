@@ -39,7 +39,7 @@ func (ps *ownPlaces) timeLeft(name string, place record) time.Duration {
 	return firstTime - time.Since(h.seen)
 }
 
-// A placeSet holds the places in line for one lock that have the same ttl. They share one lease.
+// A placeSet holds places with the same ttl, in line for the same lock. They share one lease.
 type placeSet struct {
 	name string
 	ttl  int64

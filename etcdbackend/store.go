@@ -125,7 +125,7 @@ func insist[Req, Res any](
 // whether the transaction was carried out. One silence may mean that a single member hangs: the one
 // that was asked, or one to which it passed the request on. Several silences in a row may mean that
 // all members are slow, so each silence after the first doubles the time that the next transaction
-// waits. Transactions that wait at the same time count as one.
+// waits. Silences of concurrent transactions count as one.
 func (st *store) once(
 	ctx context.Context, patience time.Duration, req *pb.TxnRequest,
 ) (*pb.TxnResponse, error) {

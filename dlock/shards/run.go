@@ -179,7 +179,7 @@ func (r *run) giveBack(inside context.Context) {
 	}
 }
 
-// A returned wraps the error of a run that returned without being told to.
+// The type returned wraps the error of a run that returned without being told to.
 type returned struct{ err error }
 
 func (r *returned) Error() string { return r.err.Error() }
@@ -291,7 +291,7 @@ func (p *panicking) add(v any) {
 	}
 }
 
-// again panics with the value of the first panic, if a run has panicked.
+// again repeats the first panic, if a run has panicked.
 func (p *panicking) again() {
 	if v := p.value.Load(); v != nil {
 		panic(fmt.Sprintf("shards: a run has panicked: %v", *v))
