@@ -95,8 +95,8 @@
 //	{"owner":"6ab0…:20","count":2,"kind":"permits","limit":10}
 //
 // A call that gives no limit uses the one that was given last. That is the limit in the key with
-// the highest revision. But a renewal may also write a key, although it gives no limit. The value
-// of such a key has another field, "said": the revision in which its limit was given. That revision
+// the highest revision. But a renewal, which gives no limit, can also write a key. The value of
+// such a key has another field, "said": the revision in which its limit was given. That revision
 // counts instead of the key's. While no permit is acquired, there is no such key, so the limit is
 // unknown.
 //
@@ -192,27 +192,28 @@
 // its first renewal. The first waiter of a client also looks at the line and watches it, which
 // takes two more requests. etcd sends each waiting process a message for each waiter that comes or
 // leaves. To keep places, a client sends three requests a second for each name, however many of its
-// calls wait: a keep-alive, a look at the whole line, and a question how long the present hold
-// lasts.
+// calls wait: a keep-alive, a look at the whole line, and a question about how much longer the
+// present hold lasts.
 //
-// With many waiting processes, a turn of a lock that isn't fair takes six to eight requests,
-// however many processes wait. Four of the requests are writes. etcd sends each waiting process two
-// messages a turn. Waiting takes one stream and four goroutines for each client, however many names
-// it waits for.
+// With many waiting processes, six to eight requests are sent each time a lock that isn't fair
+// changes hands, however many processes wait. Four of the requests are writes. Each time, etcd
+// sends two messages to each waiting process. Waiting takes one stream and four goroutines for each
+// client, however many names it waits for.
 //
 // Renewals take a read for every 128 locks, and one message for each lock. The messages go on a
 // stream that all locks of a client share, and the server handles them one after the other. A
 // leader takes some 30 µs for each. For 10,000 locks that is some 0.3 s in every ten seconds, with
 // the default lease. Another member passes each message on to the leader, with a round trip for
 // each. If that takes 1 ms, 10,000 locks take 10 s, and need a longer lease. The client replaces
-// the stream if no answer comes for a twelfth of the shortest lease that waits for one, but at
-// least half a second and at most a second.
+// the stream if no answer comes for a twelfth of the shortest lease whose renewal waits for one,
+// but at least half a second and at most a second.
 //
 // Inspecting a lock takes two round trips: the first reads all its keys, and the second asks how
 // long each lease lasts, eight at a time. For each page, a list takes one read or more, two round
-// trips for each lock whose keys the page would cut, and a question for each lease. None of these
-// requests is a write. For the first page the server counts all keys with the prefix, and blocks
-// writes for some tenths of a microsecond for each key. Keys with other prefixes cost nothing.
+// trips for each lock of which only some keys would fit on the page, and a question for each lease.
+// None of these requests is a write. For the first page the server counts all keys with the prefix,
+// and blocks writes for some tenths of a microsecond for each key. Keys with other prefixes cost
+// nothing.
 //
 // # Access
 //

@@ -26,12 +26,12 @@ var (
 	}
 )
 
-// withKind adds a kind to a request's error. sent reports whether the request may have reached a
-// server.
+// withKind adds a kind to a request's error. The parameter sent says whether the request may have
+// reached a server.
 //
 // A member may return an error after it has proposed a change. The other members may agree on the
-// proposal although that member has given up on it, or has stopped. So only the errors in delays
-// and refusals mean that nothing was done.
+// proposal although that member has given up on it, or has stopped. So only the errors in the lists
+// delays and refusals mean that nothing was done.
 func withKind(err error, sent bool) *backend.Error {
 	if kinded, ok := errors.AsType[*backend.Error](err); ok {
 		return kinded
@@ -52,7 +52,7 @@ func withKind(err error, sent bool) *backend.Error {
 // errClientClosed is the error of a request after the client was closed.
 var errClientClosed = status.Error(codes.Canceled, "grpc: the client connection is closing")
 
-// refusals are errors that a repeated request would also get.
+// refusals are errors that a request would get again if it were repeated.
 var refusals = []error{
 	rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty,
 	rpctypes.ErrUserNotFound,
@@ -62,8 +62,8 @@ var refusals = []error{
 }
 
 // delays are errors of requests that were not carried out, but may succeed later. Requests require
-// a leader, so a request that gets ErrNoLeader was never proposed. ErrNoSpace isn't in the list,
-// since the transaction that fills a store is carried out, and gets that error as its answer.
+// a leader, so a request that gets ErrNoLeader was never proposed. ErrNoSpace isn't in the list:
+// the transaction that fills a store gets that error although it is carried out.
 var delays = []error{
 	rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrLeaseNotFound, errLearner,
 	rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
@@ -76,9 +76,9 @@ var errLearner = rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)
 
 func isLearners(err error) bool { return err != nil && errors.Is(rpctypes.Error(err), errLearner) }
 
-// mostLearners is the maximum number of times in a row that a learner is asked for a stream. It is
-// limited since each retry could reach a learner: with two members, if the client opens streams and
-// sends other requests alternately, every stream could go to the same member.
+// mostLearners is how often in a row learners can refuse a stream before that counts as a failure.
+// There is a limit, since each retry could reach a learner again: with two members, if the client
+// opens streams and sends other requests alternately, every stream could go to the same member.
 const mostLearners = 16
 
 func isAny(err error, list []error) bool {
@@ -105,8 +105,8 @@ func notDone(err error) error {
 	return &backend.Error{Kind: backend.Retry, Err: err}
 }
 
-// inDoubt returns the error of a step that may have been carried out, at least partly, or that was
-// carried out, but whose follow-up failed. It returns nil if err is nil.
+// inDoubt returns the error of a step that may have been carried out, at least in part, or whose
+// follow-up failed after it was carried out. It returns nil if err is nil.
 func inDoubt(err error) error {
 	if err == nil {
 		return nil

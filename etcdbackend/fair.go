@@ -30,9 +30,8 @@ type line struct {
 	places []record // in order
 }
 
-// holder returns the record of the hold that the lock's holder has, or the zero record if there is
-// no holder. byPlace reports whether the holder is the first in line, and holds the lock by its
-// place.
+// holder returns the record of the present hold, or the zero record if nobody holds the lock.
+// byPlace reports whether the holder is the first in line, and holds the lock by its place.
 func (at line) holder() (holder record, byPlace bool) {
 	if at.lock.free() && len(at.places) > 0 {
 		return at.places[0], true
@@ -48,8 +47,8 @@ func (at line) place(owner string) record {
 	return record{}
 }
 
-// A position identifies a place. It consists of the revision in which the place was created and,
-// for places that were restored in one transaction, of the place's number in their order.
+// A position identifies a place. It consists of the revision in which the place was created and, if
+// several places were restored together, of its number among them.
 type position struct {
 	rev   int64
 	front int
@@ -57,9 +56,9 @@ type position struct {
 
 func (r record) position() position { return position{r.created, r.front} }
 
-// inOrder sorts places. An owner that has come back goes before all that were in line at that time.
-// Owners that came back together keep their order. None of them goes before an owner that held the
-// lock by its place.
+// inOrder sorts places. An owner that has come back goes before all owners that were in line at
+// that time. Owners that came back together keep their order. None of them goes before an owner
+// that held the lock by its place.
 func inOrder(places []record) {
 	slices.SortFunc(places, func(a, b record) int {
 		switch {
@@ -103,8 +102,8 @@ func (s *session) line(id holdID, res *pb.TxnResponse) (at line, err error) {
 	return at, err
 }
 
-// lookAtLine finds out which owner holds a lock, and which are in line. If the user may use only
-// the lock's key, lookAtLine reads only that key.
+// lookAtLine finds out which owner holds a lock, and which are in line. If the user has permission
+// only for the lock's own key, lookAtLine reads only that key.
 func (s *session) lookAtLine(ctx context.Context, a *attempt) (line, error) {
 	if a.fair || !s.alone.has(a.id.name) {
 		res, err := s.store.look(ctx, a.ttl, rangeOp(s.store.key(a.id.name)),
@@ -131,13 +130,13 @@ func (s *session) foundLine(ctx context.Context, a *attempt, key record) (line, 
 	case a.fair:
 		return s.line(a.id, a.seen)
 	default:
-		return s.lookAtLine(ctx, a) // the first in line holds it, and not all places were read
+		return s.lookAtLine(ctx, a) // the first in line holds the lock; not all places were read
 	}
 }
 
-// takes returns the change that writes the lock's key. If there is no such key yet, it is created
-// only while nobody is in line or, if the first in line holds the lock by its place, while it still
-// does.
+// takes returns the change that writes the lock's key. If there is no such key yet, the change has
+// a condition: if the first in line holds the lock by its place, it must still do so, and otherwise
+// the line must be empty.
 func (s *session) takes(a *attempt, at line, next record) *change {
 	c := &change{old: at.lock, next: next, only: a.only}
 	switch holder, byPlace := at.holder(); {
@@ -207,8 +206,9 @@ func (s *session) takePlace(
 
 // stillHeld returns the condition that another owner holds a lock. If there is a line, the
 // condition is that the line's last place exists, since that is least likely to be gone. Otherwise
-// it is that the lock's key hasn't changed. If the condition fails, takePlace is satisfied if any
-// place is in line. But checking that is slower, since the answer then contains all places.
+// it is that the lock's key hasn't changed. If the condition fails, takePlace still puts the owner
+// in line, provided that there is any place. But that is slower, since the answer then contains all
+// places.
 func (s *session) stillHeld(name string, at line) []*pb.Compare {
 	if n := len(at.places); n > 0 {
 		last := at.places[n-1]
@@ -424,10 +424,10 @@ func (s *session) ends(
 	return max(remaining, 0), left < 0, err
 }
 
-// firstTime is how long the first in line may hold the lock by its place. In that time it creates
-// the lock's key. If it takes longer, it counts as dead. Waiters count the time from when they
-// first saw that it holds the lock. The owner itself starts counting before it can hold the lock,
-// so for the owner the time is over earlier.
+// firstTime is how long the first in line may hold the lock by its place. In that time it must
+// create the lock's key. Otherwise it counts as dead. Waiters count the time from when they first
+// saw that it holds the lock. The owner itself starts counting before it can hold the lock, so for
+// the owner the time is over earlier.
 const firstTime = 3 * time.Second
 
 // passOver removes the place of the first in line if that owner counts as dead. dead reports
@@ -527,8 +527,8 @@ func (s *session) repair(
 	if !byPlace || !slices.Contains(owners, holder.owner) {
 		return false, nil
 	}
-	// It isn't known when other waiters will pass this owner over. So the owner takes the lock's
-	// key, with its own lease.
+	// The session doesn't know when other waiters will pass this owner over. So the owner takes the
+	// lock's key, with its own lease.
 	a := kindOf(backend.Fair).attempt(set.name, holder.owner, s.store.ttl(firstTime))
 	_, err = s.takeLock(ctx, a)
 	return true, err
@@ -563,7 +563,7 @@ func (s *session) mend(
 	return len(m) > 0, s.mendAll(ctx, set, l, only, m)
 }
 
-// A mending is a change of a key that is made only if the key hasn't changed since it was seen.
+// A mending repairs one key, provided that the key hasn't changed since it was read.
 type mending struct {
 	only []*pb.Compare
 	do   *pb.RequestOp
@@ -574,8 +574,8 @@ type mending struct {
 const mostMended = 60
 
 // mendAll carries out all mendings, in transactions of at most mostMended keys. Each transaction
-// also requires the conditions of comeBack. If a condition fails, since a key has changed since it
-// was seen, mendAll stops, and the caller looks again.
+// also requires the conditions that comeBack returned, if any. If a condition fails, because a key
+// has changed since it was read, mendAll stops, and the caller looks again.
 func (s *session) mendAll(
 	ctx context.Context, set *placeSet, l lease, only []*pb.Compare, m []mending,
 ) error {
@@ -599,10 +599,10 @@ func (s *session) mendAll(
 	return nil
 }
 
-// comeBack returns the mendings that put owners without a place, which have lost theirs, at the
-// front of the line. But if the first in line holds the lock by its place, they come second.
-// comeBack also returns the conditions under which they are made: that the lock hasn't changed
-// since it was seen.
+// comeBack finds the owners that have lost their places. It returns mendings that put them at the
+// front of the line or, if the first in line holds the lock by its place, directly behind that one.
+// It also returns the conditions for these mendings: that the lock hasn't changed since it was
+// read.
 func (s *session) comeBack(
 	set *placeSet, l lease, owners []string, at line,
 ) (only []*pb.Compare, m []mending) {
@@ -623,8 +623,8 @@ func (s *session) comeBack(
 		back.front++
 		m = append(m, mending{same(s.store.keyOf(id), record{}), s.store.put(id, back)})
 	}
-	// Each transaction puts its owners in front of the owners that earlier transactions have put
-	// there. So the first transactions are for the last owners.
+	// Each transaction puts its owners in front of those of earlier transactions. So the last
+	// owners come in the first transaction.
 	slices.Reverse(m)
 	return only, m
 }

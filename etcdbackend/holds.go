@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A holdID identifies a hold or a note. An owner may hold several locks, and read a lock that it
-// writes.
+// A holdID identifies a hold or a note. An owner can hold several locks, and can hold one for
+// reading and for writing at once.
 type holdID struct {
 	name, owner string
 	role        role
@@ -18,11 +18,11 @@ type holdID struct {
 // must be revoked when the holds are released, and their keys as they were last written.
 //
 // An entry is dropped when its hold is released. If that never happens, the entry is dropped some
-// time after its leases must have run out.
+// time after all its leases have certainly run out.
 type holds struct {
 	mu      sync.Mutex
 	entries map[holdID]*entry
-	sweepAt int // the number of entries at which to look for old ones
+	sweepAt int // with this number of entries, expired ones are dropped
 }
 
 type entry struct {
@@ -43,8 +43,8 @@ func newHolds() *holds {
 
 const firstSweep = 128
 
-// keptFor is how long an entry is kept for a lease. It allows for a new leader, which restarts all
-// leases, and for a slow server, which ends them late.
+// keptFor returns how long a lease of ttl seconds is remembered. That allows for a new leader,
+// which restarts all leases, and for a slow server, which ends them late.
 func keptFor(ttl int64) time.Duration { return time.Duration(2*ttl+10) * time.Second }
 
 // guess returns the key as the session last wrote it.
@@ -129,7 +129,8 @@ func (h *holds) renewed(id holdID, lease, ttl int64, since time.Time) {
 	}
 }
 
-// doubt drops the guess, since the key may differ from what this session wrote last.
+// doubt forgets the record that this session last wrote for a hold, since the key may contain
+// another one by now.
 func (h *holds) doubt(id holdID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -167,9 +168,9 @@ func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	return l, true
 }
 
-// take returns all leases of a hold that is being released, and forgets them. They include the
-// lease to which the key is attached, which the caller gives, unless that is 0. take leaves out
-// other leases that a concurrent step is using.
+// take returns all leases of a hold that is being released, and forgets them, except those that a
+// concurrent step is using. If the key is attached to a lease, the caller gives that as the
+// parameter attached, and take returns it in any case.
 func (h *holds) take(id holdID, attached int64) []int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()

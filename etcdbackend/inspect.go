@@ -19,8 +19,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The holders of a lock are read from its keys, and their remaining times from their leases. Both
-// requests only read, and don't go through etcd's log.
+// The holders of a lock are read from its keys, and their remaining times from their leases.
+// Neither request writes anything, so neither goes through etcd's log.
 
 // A finding holds the keys that were found under one name.
 type finding struct {
@@ -112,8 +112,8 @@ var families = [...][]backend.Kind{
 	{backend.Exclusive}, {backend.Write, backend.Read}, {backend.Permits},
 }
 
-// holders returns the holders of the lock. They belong to one kind of lock, unless another program
-// wrote keys. Then it returns those of the first kind that it finds.
+// holders returns the holders of the lock. They all belong to one kind of lock, unless another
+// program wrote keys. In that case holders returns only those of the first kind that it finds.
 func (f *finding) holders() (all []holding) {
 	for _, family := range families {
 		for _, kind := range family {
@@ -143,7 +143,7 @@ func (f *finding) places() []record {
 	return f.keys[lineRole]
 }
 
-// kinds returns the number of kinds of lock that the keys may belong to.
+// kinds returns the number of kinds of lock to which the keys belong.
 func (f *finding) kinds() (n int) {
 	for i, family := range families {
 		is := i == 0 && len(f.keys[lineRole]) > 0
@@ -157,8 +157,8 @@ func (f *finding) kinds() (n int) {
 	return n
 }
 
-// A report is the result of an inspection. It is stale if a lease turned out to have ended when its
-// remaining time was asked for: the key of the hold may have another lease by now.
+// A report is the result of an inspection. It is stale if a hold's lease had already ended when its
+// remaining time was asked for: the key of that hold may have another lease by now.
 type report struct {
 	backend.Inspection
 	stale bool
@@ -239,7 +239,7 @@ func (s *session) Inspect(
 	return r, nil
 }
 
-// inspectFresh inspects a lock, and does so a second time if the report is stale. A third time
+// inspectFresh inspects a lock, and repeats that once if the report is stale. More repetitions
 // wouldn't help: with many holders, some lease has always just ended.
 func (s *session) inspectFresh(
 	ctx context.Context, name string,
@@ -265,7 +265,7 @@ func (s *session) inspectFresh(
 // List reads keys page by page, in their order. A lock may have keys on several pages. Between its
 // keys there may be keys of other locks, whose names begin with the lock's name. So if a lock's
 // keys go beyond the end of a page, the whole lock is inspected for that page, and omitted from the
-// next. From the mark between the two pages, List can tell which locks the end of the page cuts.
+// next. The mark between the two pages tells List which locks may have keys on both.
 func (s *session) List(
 	ctx context.Context, req backend.ListRequest,
 ) (res backend.ListResult, err error) {
@@ -330,12 +330,11 @@ func (s *session) List(
 	return res, nil
 }
 
-// A mark is the beginning of a page. It is the first key that may be on the page, without the
-// common prefix. The server counts all keys of a range, even those that it doesn't return, and
-// can't write while it counts. So the method page reads one small range after another, which are
-// called windows. The first window contains the keys that share a certain number of leading bytes
-// with the mark: the field bytes says how many. The next window contains the keys after the first
-// that share one byte less, and so on.
+// A mark is the beginning of a page: the first key that can be on the page, without the common
+// prefix. The server counts all keys of a range, even those that it doesn't return, and can't write
+// while it counts. So the method page reads several small ranges in turn, which are called windows.
+// The first window contains the keys, from the mark on, that share the first m.bytes bytes of the
+// mark. Each later window contains the keys after the previous one that share one byte less.
 type mark struct {
 	key   string
 	bytes int
@@ -357,7 +356,7 @@ func placeIn(req backend.ListRequest) (m mark, err error) {
 	return m, nil
 }
 
-// cuts reports whether a lock may have keys both before the mark and after it.
+// cuts reports whether a lock can have keys both before the mark and after it.
 func (m mark) cuts(name string) bool {
 	rest, ok := strings.CutPrefix(m.key, name)
 	return ok && name != "" && rest != "" && rest[0] <= 1
@@ -407,8 +406,8 @@ func common(a, b []byte) (n int) {
 	return n
 }
 
-// someOf reads the first keys of a span. If they are longer than a page can be, it reads fewer.
-// Values of locks are short, but other values may be among them.
+// someOf reads the first keys of a span. If the answer would be too long for a page, it reads
+// fewer. The values of locks are short, but there may be other keys among them, with long values.
 func (s *session) someOf(ctx context.Context, sp span, limit int) (*pb.RangeResponse, error) {
 	for ; ; limit /= 2 {
 		read := s.store.readPage

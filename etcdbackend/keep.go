@@ -51,15 +51,15 @@ func (s *session) keep(ctx context.Context, a *attempt) (done bool, key record, 
 	}
 	swapped, key, err := s.store.swap(ctx, a, a.old, append(ops, s.store.put(id, next))...)
 	if swapped != nil || err != nil && backend.KindOf(err) == backend.Unknown {
-		s.leases.revokeIn(l, a.keep) // also if there was no answer, since the lock might be kept
+		s.leases.revokeIn(l, a.keep) // the lock is kept or, without an answer, might be kept
 	} else {
 		s.leases.discard(l)
 	}
 	return swapped != nil, key, err
 }
 
-// isKept reports whether an owner's former hold is kept. key is what was found in the lock's key,
-// which may not exist.
+// isKept reports whether an owner's former hold is kept. The parameter key is the record that was
+// found in the lock's own key, or the zero record if there is no such key.
 func (s *session) isKept(ctx context.Context, a *attempt, key record) (bool, error) {
 	if a.id.role.beside() {
 		var err error

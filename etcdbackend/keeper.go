@@ -42,8 +42,8 @@ type pulse struct {
 	timer    *time.Timer          // ends a silent stream, since another one may work
 }
 
-// A message is a keep-alive for a lease, with the asks that wait for its answer. More asks may join
-// until it is sent.
+// A message is a keep-alive for a lease, with the asks that wait for its answer. More asks can join
+// it until it is sent.
 type message struct {
 	lease int64
 	asks  []*ask
@@ -95,8 +95,8 @@ func (k *keeper) keepAlive(ctx context.Context, lease, ttl int64) (int64, error)
 	}
 }
 
-// send sends messages for leases of at least ttl seconds. Answers may come in any goroutine, even
-// before send returns.
+// send sends messages for leases of at least ttl seconds. It doesn't wait for the answers. The asks
+// are answered in any goroutine, perhaps before send returns.
 func (k *keeper) send(asks []*ask, ttl int64) {
 	if len(asks) == 0 {
 		return
@@ -119,7 +119,7 @@ func (k *keeper) send(asks []*ask, ttl int64) {
 		go p.run()
 	}
 	if p.waiting == 0 {
-		p.patience = longestPatience // nothing with a shorter patience is waiting now
+		p.patience = longestPatience // no message with a shorter patience is pending
 	}
 	p.patience = min(p.patience, patience(ttl))
 	for _, a := range asks {

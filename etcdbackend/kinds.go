@@ -22,8 +22,8 @@ type kind struct {
 	// of date.
 	held func(*session, context.Context, *attempt) (record, error)
 
-	// watch adds to a subscription the keys that it watches in addition to the lock's key. The
-	// field is nil if there are none.
+	// watch adds the keys that a subscription watches besides the lock's key. The field is nil if
+	// there are none.
 	watch func(*session, *subscription, backend.SubscribeRequest)
 }
 

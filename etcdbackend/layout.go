@@ -11,9 +11,9 @@ import (
 // stored in that key. Other keys belong to single owners. A read-write lock has one for each
 // reader, and one for each note of a waiting writer. A semaphore has one for each holder. A fair
 // lock has one for each owner in line. Such a key consists of the lock's key, the byte 0x01, a word
-// for the role, a slash, and the owner. The own key of another lock may be the same if that lock
-// has such a name. So a key counts as the key of a hold only if its value has that role, and names
-// the owner with which the key ends. Any other key in its place causes a conflict, and isn't
+// for the role, a slash, and the owner. If the name of another lock ends like that, that lock's own
+// key can be the same. So a key counts as the key of a hold only if its value has that role, and
+// names the owner with which the key ends. Any other key in its place causes a conflict, and isn't
 // changed.
 
 func (st *store) key(name string) []byte { return []byte(st.options.prefix + name) }
@@ -61,7 +61,7 @@ func (st *store) beside(name string) span {
 	return span{st.keysOf(name, lineRole), after(st.keysOf(name, readRole))}
 }
 
-// unshared returns the part of beside that isn't for read-write locks.
+// unshared is like beside, but leaves out the keys of readers.
 func (st *store) unshared(name string) span {
 	return span{st.keysOf(name, lineRole), after(st.keysOf(name, permitRole))}
 }
@@ -97,7 +97,7 @@ func (sp span) asOf(rev int64) *pb.Compare {
 }
 
 // take returns the operation that deletes the keys of the span. Its answer contains the deleted
-// keys: see taken. If end is nil, the span is one key.
+// keys, which the function taken gets from it. If sp.end is nil, the span is one key.
 func (sp span) take() *pb.RequestOp {
 	req := &pb.DeleteRangeRequest{Key: sp.key, RangeEnd: sp.end, PrevKv: true}
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: req}}

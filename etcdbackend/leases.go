@@ -21,7 +21,7 @@ type lease struct {
 // hold were answered, none of them can still attach a key to the hold's lease, so the next hold can
 // use that lease. Then it isn't revoked, and no other is granted, which saves two writes.
 //
-// If the caller of a grant stops waiting, the next caller gets the lease.
+// If a caller stops waiting for a grant, the next caller gets the lease.
 type leases struct {
 	store *store
 	ctx   context.Context // ends with the session
@@ -331,9 +331,8 @@ func (ls *leases) due(now time.Time) []lease {
 	return due
 }
 
-// close revokes all idle leases in the background. It also revokes one more lease, the parameter,
-// unless the id of that lease is 0. close doesn't wait. Leases that can't be revoked within
-// longestGrant run out.
+// close revokes all idle leases in the background, and also the given lease, unless its id is 0. It
+// doesn't wait for that. Leases that can't be revoked within longestGrant run out.
 func (ls *leases) close(last lease) {
 	ls.stop()
 	ls.mu.Lock()

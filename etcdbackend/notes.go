@@ -16,11 +16,11 @@ import (
 // out hasn't changed. So a late request does nothing after the writer has acquired the lock. It
 // also fails after the writer has given up, since the note's lease no longer exists then.
 //
-// Whether a writer or a reader came first isn't decided by comparing the clocks of two machines.
-// Readers and writers state how long they have waited. The server tells how long ago the note was
-// written, to within a second. If that second leaves the order open, the revisions decide. The
-// reader's session may remember the revision at which the reader was first kept out. Then the
-// reader goes before a note that was created after that revision. Otherwise the reader waits.
+// No clocks of two machines are compared to decide whether a writer or a reader came first. Readers
+// and writers state how long they have waited, and the server tells how long ago the note was
+// written, to within a second. If that second leaves the order open, the revisions decide: if the
+// reader's session remembers the revision at which the reader was first kept out, the reader goes
+// before a note that was created after that revision. Otherwise the reader waits.
 
 // leaveNote leaves or renews the note of a waiting writer, if the hold that keeps the writer out
 // hasn't changed. Otherwise it returns the scene that it found.
@@ -69,8 +69,8 @@ func (s *session) leaveNote(
 	return false, found, err
 }
 
-// stillOut returns the condition that the hold which keeps a writer out hasn't changed. Once the
-// writer gets the lock, it is never true again.
+// stillOut returns the condition that the hold that keeps a writer out hasn't changed. Once the
+// writer has acquired the lock, that condition is never true again.
 func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 	if at.write.free() {
 		reader := at.reads[0]
@@ -80,8 +80,8 @@ func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 }
 
 // noteLease returns an owner's note, or the zero record if none is known, and a lease for the note.
-// A note keeps its lease if the lease has the length ttl. If the lease began longer than spareTime
-// ago, noteLease sends a renewal, and doesn't wait for it.
+// A note keeps its lease if that lease is ttl seconds long. If the lease began longer than
+// spareTime ago, noteLease sends a renewal, and doesn't wait for it.
 func (s *session) noteLease(
 	ctx context.Context, id holdID, ttl int64,
 ) (note record, l lease, err error) {
@@ -179,7 +179,8 @@ type wait struct {
 	rev   int64 // the revision at which the reader was first kept out; 0 if not known
 }
 
-// find returns the remembered wait of a reader that has waited this long, or a new one.
+// find returns the wait of a reader that has waited for this long: the remembered one if it began
+// at about that time, or else a new one.
 func (ws *waits) find(id holdID, waited time.Duration) wait {
 	began := time.Now().Add(-waited)
 	ws.mu.Lock()

@@ -15,7 +15,7 @@ import (
 // Each holder of permits has its own key, separate from the lock's key. The holder's key stores the
 // number of its permits, and the semaphore's limit. A step that wants permits first counts the
 // acquired ones, or assumes that there are none. It then sends a transaction that takes effect only
-// if no key was created or changed since. If one has, the answer contains the present keys.
+// if no key was created or changed since. If one was, the answer contains the present keys.
 
 // A stock is a step's knowledge of a semaphore.
 type stock struct {
@@ -31,7 +31,7 @@ func (at stock) out() (n int) {
 	return n
 }
 
-// last returns the hold that stated the limit most recently.
+// last returns the hold for which the limit was stated most recently.
 func (at stock) last() record {
 	last := at.mine
 	for _, r := range at.holds {
@@ -108,7 +108,7 @@ func (s *session) acquirePermits(
 		case err != nil:
 			return nil, err
 		case req.Permits > limit && at.rev == 0:
-			*at, err = s.countOut(ctx, a) // nothing was read yet: it may be no semaphore
+			*at, err = s.countOut(ctx, a) // nothing was read yet: the lock may be of another kind
 			return again, err
 		case req.Permits > limit:
 			return nil, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
@@ -164,9 +164,9 @@ func (s *session) hasPermits(name string, others bool) {
 // that began to wait earlier, and this client is woken if some are left.
 type permits struct {
 	keys  []byte // prefix of the keys
-	free  int    // at most so many permits were released and not taken since
+	free  int    // an upper bound for the permits that were released and not taken since
 	limit int    // the semaphore's limit, as last stated; 0: not known
-	due   bool   // a waiter must be woken after the sessions ahead
+	due   bool   // a waiter must be woken once the sessions ahead have had their turn
 }
 
 // unknownPermits stands for an unknown number of released permits. It is more than all waiters are
@@ -206,8 +206,8 @@ func (p *permits) told() {
 	}
 }
 
-// whole releases all permits of an owner if it holds more or fewer of them than it should. It
-// returns the owner's key as it is after that.
+// whole releases all permits of an owner if it holds more or fewer of them than the parameter
+// permits says. It returns the owner's key as it is afterwards.
 func (s *session) whole(ctx context.Context, a *attempt, key record, permits int) (record, error) {
 	done, now, err := transact(ctx, s, a, key, nil, itself, func(now *record) (*change, error) {
 		if key = *now; key.free() || key.count == permits {

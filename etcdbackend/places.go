@@ -39,11 +39,11 @@ func (ps *ownPlaces) timeLeft(name string, place record) time.Duration {
 	return firstTime - time.Since(h.seen)
 }
 
-// A placeSet holds the places in line for one lock that have the same ttl. They share one lease.
+// A placeSet holds places with the same ttl, in line for the same lock. They share one lease.
 type placeSet struct {
 	name string
 	ttl  int64
-	slot chan struct{} // taken while the lease is made or renewed
+	slot chan struct{} // has a value while the lease is granted or renewed
 
 	lease  lease // the lease of the places; id 0: none
 	doubt  bool  // a late request might still create a place
@@ -84,8 +84,8 @@ func (ps *ownPlaces) asks(name, owner string, ttl int64, lasts time.Duration) *p
 	return ps.expect(name, owner, ttl, lasts)
 }
 
-// of returns the place of an owner, and the set that contains it, or nil if it isn't known. The
-// caller must hold ps.mu.
+// of returns an owner's place, and the set that contains it. If the owner isn't known, both are
+// nil. The caller must hold ps.mu.
 func (ps *ownPlaces) of(name, owner string) (*placeSet, *place) {
 	for _, set := range ps.all[name] {
 		if o := set.owners[owner]; o != nil {
@@ -175,7 +175,7 @@ func (ps *ownPlaces) lost(set *placeSet, l lease) {
 	}
 }
 
-// saw records a look, with the time at which it was sent. At revision rev, it found that another
+// saw records a look that was sent at the given time, and that found at revision rev that another
 // owner held the lock.
 func (ps *ownPlaces) saw(set *placeSet, sent time.Time, rev int64) {
 	ps.mu.Lock()
@@ -197,8 +197,8 @@ func (ps *ownPlaces) doubt(name, owner string) {
 	}
 }
 
-// over reports whether an owner should no longer be in line. It looks at all sets of the lock. If a
-// set has ended, a newer one may have taken over its lease, and may contain the owner.
+// over reports whether an owner should no longer be in line. It looks at all sets of the lock: if a
+// set has ended, a newer one may have taken over its lease, and contain the owner.
 func (ps *ownPlaces) over(name, owner string, now time.Time) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

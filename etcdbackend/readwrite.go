@@ -30,8 +30,8 @@ func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
 	return s.scene(a.id, res)
 }
 
-// foundScene returns the scene that a refused attempt saw. key is what the attempt found in the key
-// that it wanted to change.
+// foundScene returns the scene that a refused attempt saw. The parameter key is the record of the
+// key that the attempt wanted to change, as it was then.
 func (s *session) foundScene(_ context.Context, a *attempt, key record) (scene, error) {
 	switch {
 	case a.seen != nil:
@@ -245,8 +245,8 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 	}
 }
 
-// seeReads finds out who reads and who writes. For that it reads the keys that a writer would read.
-// It returns what it found, and the attempt of a writer with which it did so.
+// seeReads finds out who reads and who writes, by reading the keys that a writer would read. It
+// returns the writer's attempt that it made for that, and what it found.
 func (s *session) seeReads(ctx context.Context, reads *attempt) (*attempt, scene, error) {
 	a := &attempt{id: writeOf(reads.id)}
 	s.excludeOthers(a)
@@ -291,7 +291,7 @@ func (s *session) forced(
 	return backend.ForceReleaseResult{Released: len(all) > 0}, nil
 }
 
-// giveBackAll revokes the leases of holds that were released by force.
+// giveBackAll revokes the leases of holds that were force-released.
 func (s *session) giveBackAll(ctx context.Context, name string, as role, holds []record) error {
 	errs := make([]error, len(holds))
 	each(len(holds), func(i int) {
@@ -359,7 +359,7 @@ func (s *session) remainingAll(ctx context.Context, leases []int64) ([]timeLeft,
 	return left, nil
 }
 
-// each calls f for each number below n, with several calls at a time.
+// each calls f for all numbers from 0 to n-1, several at a time.
 func each(n int, f func(i int)) {
 	if n == 1 {
 		f(0)

@@ -40,8 +40,8 @@ func (s *session) Renew(
 	return res, err
 }
 
-// RenewBatch reads the keys of the locks, and renews the leases of the requests' owners. Because it
-// reads, it also notices that a key was deleted while the hold's lease lives.
+// RenewBatch reads the keys of the locks, and renews the leases of the requests' owners. Because of
+// the read, it also notices if the key of a hold was deleted although the lease still exists.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {
@@ -170,7 +170,7 @@ func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	return key, nil
 }
 
-// kept answers a request, given the answer to the keep-alive of its lease.
+// kept handles the answer to a keep-alive that was sent for a request, and answers the request.
 func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 	switch {
 	case err != nil:
@@ -184,9 +184,9 @@ func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 }
 
 // rewrite renews a hold that may need another lease. It writes the hold's key, and attaches it to a
-// new lease if the old one has another length. If the number of permits isn't that of the request,
-// rewrite releases them. If the old lease has ended, rewrite finds out whether the hold has also
-// ended.
+// new lease if the old one has another length. If the hold has a different number of permits than
+// the request, rewrite releases them. If the old lease has ended, rewrite finds out whether the
+// hold has also ended.
 func (b *batch) rewrite(r int, a *attempt, key record) {
 	b.apart(func() {
 		held, _, err := transact(b.ctx, b.session, a, key, nil, itself,

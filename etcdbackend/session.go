@@ -16,7 +16,7 @@ type session struct {
 	leases  *leases
 	holds   *holds
 	others  names // locks that others held when last seen, so the next step looks first
-	alone   names // locks whose own key is the only one that the user may use
+	alone   names // the user has permission only for these locks' own keys
 	waits   waits
 	places  ownPlaces
 	waiters *waiters
@@ -133,12 +133,12 @@ func (s *session) acquire(
 	return res, nil
 }
 
-// wait handles an attempt at a lock that another owner holds. If the attempt's owner has asked for
-// a place, wait puts it in line. over reports whether the attempt is over. If it is, remaining is
-// how much longer the lock will be held, or negative if that isn't known or the hold never ends. If
-// the attempt isn't over, wait has looked again, and at is what it found. If told is true, a
+// wait handles an attempt at a lock that another owner holds. If the request asks for a place, wait
+// puts its owner in line. over reports whether the attempt has ended. If it has, remaining is how
+// much longer the lock will be held, or negative if that isn't known or the hold never ends. If it
+// hasn't, wait has looked again, and at contains what it found. If the parameter told is true, a
 // message will tell the owner when it gets the lock, so wait doesn't find out the remaining time.
-// last is the last holder whose lease was found to have ended.
+// The parameter last is the last holder whose lease was found to have ended.
 func (s *session) wait(
 	ctx context.Context, a *attempt, req backend.AcquireRequest, at *line, last *record, told bool,
 ) (remaining time.Duration, over bool, err error) {
@@ -209,7 +209,8 @@ func (s *session) Release(
 	return s.released(ctx, a, req)
 }
 
-// release decides how to release a hold. If there is nothing to change, it returns the result.
+// release decides how to release a hold. If there is nothing to change, c is nil and res is the
+// result.
 func (s *session) release(
 	ctx context.Context, a *attempt, key *record, req backend.ReleaseRequest,
 ) (c *change, res backend.ReleaseResult, err error) {
@@ -330,7 +331,8 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	return k.look(s, ctx, k.attempt(req.Name, req.Owner, 0), req)
 }
 
-// forceWrite ends a write, and the writer's read.
+// forceWrite force-releases the hold of a writer, and also the hold that the same owner has for
+// reading.
 func (s *session) forceWrite(
 	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {
@@ -358,8 +360,8 @@ func (s *session) forceWrite(
 }
 
 // lasts returns how much longer a hold lasts, from the number of seconds that its lease still has.
-// The server rounds that number down, so the result is off by at most half a second. A hold that
-// still exists, even if only because the server ends it late, gets more than 0.
+// The server rounds that number down, so the result is off by at most half a second. For a hold
+// that still exists, even if only because the server ends it late, the result is more than 0.
 func lasts(left int64) time.Duration {
 	return time.Duration(max(left-spareTTL, 0))*time.Second + time.Second/2
 }

@@ -86,8 +86,8 @@ func send[Req, Res any](
 }
 
 // anyLength allows an answer to be as long as all keys of a lock, as the client's own requests do
-// by default. A connection by itself accepts 4 MiB. With that limit, permits of a semaphore
-// couldn't be acquired, nor released by force, while 30,000 of them are acquired.
+// by default. A connection by itself accepts 4 MiB. With that limit, no permits of a semaphore with
+// 30,000 holders could be acquired or force-released.
 var anyLength = grpc.MaxCallRecvMsgSize(math.MaxInt32)
 
 // hasEnded reports whether a context has ended. gRPC compares the deadline itself, and may do so a
@@ -125,7 +125,7 @@ func insist[Req, Res any](
 // whether the transaction was carried out. One silence may mean that a single member hangs: the one
 // that was asked, or one to which it passed the request on. Several silences in a row may mean that
 // all members are slow, so each silence after the first doubles the time that the next transaction
-// waits. Transactions that wait at the same time count as one.
+// waits. Silences of concurrent transactions count as one.
 func (st *store) once(
 	ctx context.Context, patience time.Duration, req *pb.TxnRequest,
 ) (*pb.TxnResponse, error) {
@@ -247,9 +247,9 @@ func (st *store) reads(a *attempt) []*pb.RequestOp {
 	return append([]*pb.RequestOp{rangeOp(st.keyOf(a.id))}, a.look...)
 }
 
-// swap carries out ops if the hold's key still equals old. If old is the zero record, so that there
-// must be no key, the conditions in a.only must also hold. If a condition doesn't hold, swap
-// changes nothing, and returns the present key. Otherwise it returns the answer to the transaction.
+// swap carries out ops if the hold's key still equals old. If old is the zero record, there must be
+// no key, and the conditions in a.only must also hold. If a condition doesn't hold, swap changes
+// nothing, and returns the present key. Otherwise it returns the answer to the transaction.
 func (st *store) swap(
 	ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp,
 ) (done *pb.TxnResponse, now record, err error) {

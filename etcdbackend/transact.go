@@ -12,21 +12,21 @@ import (
 type change struct {
 	old  record          // the key as it was found
 	next record          // the new contents of the key; if it has no owner, the key is deleted
-	keep time.Duration   // if not 0, the key is kept for that long instead: see keptSuffix
+	keep time.Duration   // if not 0, the lock stays taken for that long instead: see keptSuffix
 	only []*pb.Compare   // further conditions if there was no key
-	with []*pb.RequestOp // also carried out if the hold begins, or ends
+	with []*pb.RequestOp // operations that go with the change if it begins or ends the hold
 	done *pb.TxnResponse // the answer if the key was deleted
 }
 
-// again is returned by decide, a function that transact calls, if decide has looked at the lock
-// itself. Then transact calls decide once more.
+// again makes transact call decide once more. The function decide returns it after it has looked at
+// the lock itself.
 var again = new(change)
 
 // transact carries out a step. The caller has looked at the lock: at is the state that it saw, and
-// err is its error. transact then repeats the following until the step is done. First it calls
-// decide with the state. decide returns a change, or nil if the step is over without one. Then
-// transact sends a transaction that carries out the change if the state is still the same. If it
-// isn't, the transaction reads the present state instead, and transact calls found to get that
+// err is the error of that look. transact then repeats the following until the step is done. First
+// it calls decide with the state. decide returns a change, or nil if the step is over without one.
+// Then transact sends a transaction that carries out the change if the state is still the same. If
+// it isn't, the transaction reads the present state instead, and transact calls found to get that
 // state. done reports whether a change was carried out, and key is the key as it is now.
 func transact[S any](
 	ctx context.Context, s *session, a *attempt, at S, err error,
@@ -49,8 +49,7 @@ func transact[S any](
 	return false, record{}, err
 }
 
-// itself is passed to transact as the parameter found by steps that need only the key of their
-// hold.
+// itself serves as transact's parameter found, for steps that need only the key of their hold.
 func itself(_ context.Context, _ *attempt, key record) (record, error) { return key, nil }
 
 // carryOut carries out the change that an attempt has decided on. It reports whether it did so, and

@@ -38,7 +38,7 @@ type record struct {
 	count   int
 	rev     int64 // the revision in which the key was last changed
 	created int64 // the revision in which it was created
-	lease   int64 // the lease of the key; 0: none, so it never ends
+	lease   int64 // the lease of the key; 0 if it has none, and so never ends
 
 	limit int   // for permits: the semaphore's limit, as their owner stated or found it
 	said  int64 // the revision at which limit was stated, if a renewal wrote the key later; or 0

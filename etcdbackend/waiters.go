@@ -29,13 +29,13 @@ type waiters struct {
 	mu    sync.Mutex // not held during a request or a callback
 	lease lease      // the lease of the keys
 	all   map[string]*waiter
-	delay time.Duration // an upper bound for the time to take a freed lock
+	delay time.Duration // how long a session needs, at most, to take a freed lock
 }
 
 // A waiter is a session that waits for a lock.
 type waiter struct {
 	subs  int    // the number of the session's subscriptions
-	key   []byte // the session's key, which may be in etcd; nil: there is none
+	key   []byte // the session's key, perhaps already in etcd; nil if there is none
 	rev   int64  // the revision at which ahead was counted
 	ahead int
 }
@@ -44,7 +44,7 @@ const (
 	waiterTTL     = 15 // seconds
 	shortestDelay = 10 * time.Millisecond
 	longestDelay  = 100 * time.Millisecond
-	mostDelays    = 10 // the maximum number of delays that a session waits
+	mostDelays    = 10 // a session waits for no more than this many delays
 	joinWithin    = time.Second
 )
 
@@ -176,7 +176,7 @@ func (ws *waiters) keep(k *keeper) {
 	}}}, l.ttl)
 }
 
-// own returns the session's key among those that wait for a lock, or nil.
+// own returns the key with which the session waits for a lock, or nil.
 func (ws *waiters) own(name string) []byte {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -268,9 +268,9 @@ func (st *store) someWaiting(name string) *pb.RequestOp {
 	return op
 }
 
-// others returns the number of other sessions that wait for a lock, from the keys that a release
-// read. The session's own key may be missing there, since it is put in the background. The result
-// is at most 1, since only the first session tries at once.
+// others returns the number of other sessions that wait for a lock, according to the keys that a
+// release has read. The session's own key may be missing among them, since it is written in the
+// background. The result is at most 1, since only the first session tries at once.
 func (ws *waiters) others(name string, keys []*mvccpb.KeyValue) int {
 	own := ws.own(name)
 	if slices.ContainsFunc(keys, func(kv *mvccpb.KeyValue) bool {

@@ -12,7 +12,8 @@ import (
 )
 
 // A watchedLine is a subscription's knowledge of a fair lock, from a look and all events since. So
-// a waiting call of this client holds the lock as soon as the event that frees it arrives.
+// a waiting call of this client knows that it holds the lock as soon as the event that freed the
+// lock arrives.
 type watchedLine struct {
 	session *session
 	name    string
@@ -80,14 +81,15 @@ func (w *watcher) line(name string) (at line, known bool) {
 	return line{rev: l.rev, lock: l.lock, places: slices.Clone(l.places)}, true
 }
 
-// begin records that a watch is active from a revision on. The known state is out of date, so begin
-// starts a look.
+// begin records that a watch is active from a revision on. The state known so far may be out of
+// date, so begin starts a look.
 func (l *watchedLine) begin(rev int64) {
 	l.loaded, l.since, l.missed, l.told = false, rev, nil, ""
 	l.load()
 }
 
-// begun processes the result of a look. It returns the function that reports it, or nil.
+// begun processes the result of a look. It returns a function that reports what has changed, or
+// nil.
 func (l *watchedLine) begun(at line) func() {
 	if l.loaded || at.rev < l.since {
 		return nil // there was another look, or this one is older than the watch

@@ -39,7 +39,7 @@ type watcher struct {
 
 	mu       sync.Mutex // not held while sending, receiving or calling a subscriber
 	started  bool       // run was started
-	lastID   int64      // the last id of a watch; no id is used twice
+	lastID   int64      // the id of the last watch; no id is used twice
 	subs     map[*subscription]struct{}
 	lines    map[string]*watchedLine // of the latest subscription, by lock name
 	watches  map[int64]*subscription // the watches requested on the present stream, by id
@@ -70,7 +70,7 @@ type subscription struct {
 	broken bool  // the subscriber was told that the subscription is broken
 	closed bool
 	answer chan error  // the result of Subscribe
-	later  *time.Timer // wakes after the sessions ahead; nil before its first use
+	later  *time.Timer // wakes the subscriber after those ahead of it; nil before its first use
 }
 
 const (

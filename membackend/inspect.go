@@ -53,8 +53,8 @@ func (o *object) inspect(name string, now time.Time) backend.Inspection {
 	return i
 }
 
-// sharers returns the readers, or the owners of permits, sorted by owner. It returns no more of
-// them than the parameter most allows.
+// sharers returns the readers, or the owners of permits, sorted by owner. It returns at most as
+// many of them as the parameter most says.
 func (o *object) sharers(most int, now time.Time) (sharers []backend.Holder) {
 	for owner, expires := range o.readers {
 		if len(sharers) == most {

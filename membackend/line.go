@@ -32,7 +32,7 @@ func (o *object) inLine(owner string) int {
 	return slices.IndexFunc(o.line, func(p place) bool { return p.owner == owner })
 }
 
-// open reports whether an owner that doesn't hold the lock may acquire it now.
+// open reports whether an owner that doesn't hold the lock can acquire it now.
 func (o *object) open(owner string) bool {
 	return o.free() && (len(o.line) == 0 || o.line[0].owner == owner)
 }
@@ -92,8 +92,8 @@ func (o *object) stand(owner string, s *session, until time.Time) {
 }
 
 // comeBack is like stand, but for an owner that learned too late that it had been given the lock.
-// If the owner isn't in line, it goes to the front. The longer the place that it asks for lasts,
-// the longer it gets the lock next time.
+// If the owner isn't in line, it goes to the front. The longer the requested place lasts, the
+// longer is the lease with which the owner will be given the lock.
 func (o *object) comeBack(owner string, s *session, now time.Time, lasts time.Duration) {
 	i := o.inLine(owner)
 	if i < 0 {

@@ -322,7 +322,7 @@ func (b *Backend) number(h *hold) uint64 {
 	return h.token
 }
 
-// waiting returns how many sessions other than s the waiters belong to.
+// waiting returns the number of sessions to which the waiters belong, not counting s.
 func (s *session) waiting(waiters []*subscription) int {
 	others := make(map[*session]struct{})
 	for _, sub := range waiters {

@@ -203,8 +203,8 @@ func (o *object) acquireRead(req backend.AcquireRequest, now time.Time) backend.
 	return backend.AcquireResult{Acquired: true, Count: 1}
 }
 
-// barred returns how long a reader must wait for writers that began to wait earlier, or 0. since is
-// when the reader began to wait.
+// barred returns how long a reader must wait for writers that began to wait earlier, or 0. The
+// parameter since is the time at which the reader began to wait.
 func (o *object) barred(since, now time.Time) (left time.Duration) {
 	for _, n := range o.notes {
 		if n.since.Before(since) {

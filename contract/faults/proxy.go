@@ -457,8 +457,8 @@ func (f *flow) write(to net.Conn) {
 	}
 }
 
-// next returns the data to write now or, if there is none, how long to wait for more. If wait is 0,
-// too, wait until something changes. If more is false, the flow has ended.
+// next returns the data to write now or, if there is none, how long to wait for more. If wait is
+// also 0, the caller must wait until something changes. If more is false, the flow has ended.
 func (f *flow) next() (data []byte, wait time.Duration, more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -85,7 +85,8 @@ func (s respReplies) pass(unit []byte) {
 	s.toClient.pass(unit)
 }
 
-// readValue reads a value, in either version of the protocol, and appends its bytes to read.
+// readValue reads a value, in either version of the protocol, and appends its bytes to the slice
+// read.
 func readValue(r *bufio.Reader, read []byte) ([]byte, error) {
 	line, err := r.ReadBytes('\n')
 	if err != nil {

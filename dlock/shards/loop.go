@@ -447,7 +447,7 @@ func (m *membership) apply() {
 		lists[has.list] = true
 	}
 	c.Lists = len(lists)
-	all := len(m.seats) > 0 // whether all seats are taken; if not, shards are free only briefly
+	all := len(m.seats) > 0 // whether all seats are taken; if not, shards lack owners for a moment
 	for _, seat := range m.seats {
 		all = all && m.view.taken[seat] != nil
 	}

@@ -43,7 +43,8 @@ func newList(names []string) list {
 	return list{digest: base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])}
 }
 
-// knows reports whether a member with list l certainly knows a shard that is in the list other.
+// knows reports whether a member with the list l certainly knows a shard that is in another
+// member's list, the parameter other.
 func (l list) knows(shard string, other list) bool {
 	if l.digest != other.digest || l.numbered == 0 {
 		return l.digest == other.digest
@@ -53,9 +54,9 @@ func (l list) knows(shard string, other list) bool {
 }
 
 // wanted maps each shard to the member that should run it while the given seats are taken, from the
-// point of view of a member whose own list is mine. That is the member on the shard's seat if it
-// certainly knows the shard, and otherwise a deputy that knows it. Members whose lists agree come
-// to the same result.
+// point of view of a member whose own list is the parameter mine. That is the member on the shard's
+// seat if it certainly knows the shard, and otherwise a deputy that knows it. Members whose lists
+// agree come to the same result.
 func wanted(names []string, mine list, seats []int, taken map[int]*member) map[string]*member {
 	all := make(map[string]*member, len(names))
 	if len(seats) == 0 {

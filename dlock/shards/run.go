@@ -22,8 +22,8 @@ type Shard struct {
 func (s *Shard) Name() string { return s.name }
 
 // Token returns the number of this run, which is larger than that of any earlier run of the shard,
-// by any member. A resource that refuses every number smaller than the largest it has seen is safe
-// from a member that was paused past its lease: see [dlock.Hold.Token].
+// by any member. A resource that refuses every number smaller than the largest it has seen is
+// protected from a member that was paused for longer than its lease: see [dlock.Hold.Token].
 func (s *Shard) Token() uint64 { return s.token }
 
 // Finishing returns a context for finishing work that was begun before the context of the run
@@ -179,7 +179,7 @@ func (r *run) giveBack(inside context.Context) {
 	}
 }
 
-// A returned wraps the error of a run that returned without being told to.
+// The type returned wraps the error of a run that returned without being told to.
 type returned struct{ err error }
 
 func (r *returned) Error() string { return r.err.Error() }
@@ -291,7 +291,7 @@ func (p *panicking) add(v any) {
 	}
 }
 
-// again panics with the value of the first panic, if a run has panicked.
+// again repeats the first panic, if a run has panicked.
 func (p *panicking) again() {
 	if v := p.value.Load(); v != nil {
 		panic(fmt.Sprintf("shards: a run has panicked: %v", *v))

@@ -61,9 +61,9 @@ func scan(r io.Reader) <-chan string {
 	return lines
 }
 
-// clientProcess returns a replica in this process. When this replica dies, it hangs forever, and
-// its renewals fail. To the other replicas that looks like a crash: the lock is no longer renewed,
-// and isn't released.
+// clientProcess returns a replica in this process. This replica dies by hanging forever, while its
+// renewals fail. To the other replicas that looks like a crash: the lock is no longer renewed, and
+// isn't released.
 func clientProcess(
 	ctx context.Context, store backend.Backend, job string, late time.Duration, dies bool,
 ) process {

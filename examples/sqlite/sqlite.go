@@ -17,9 +17,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// schema creates the tables for the holds of each name, for the last token of each name, which
-// remains forever, and for the limit that a client last passed for each semaphore. Names and owners
-// may be any bytes.
+// schema creates three tables: for the holds of each name, for the last token of each name, whose
+// rows are never deleted, and for the limit that a client last passed for each semaphore. Names and
+// owners may be any bytes.
 const schema = `
 CREATE TABLE IF NOT EXISTS holds (
 	name BLOB, owner BLOB, semaphore INTEGER, count INTEGER, expires INTEGER, token INTEGER,
@@ -27,8 +27,8 @@ CREATE TABLE IF NOT EXISTS holds (
 CREATE TABLE IF NOT EXISTS tokens (name BLOB PRIMARY KEY, last INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS totals (name BLOB PRIMARY KEY, permits INTEGER) WITHOUT ROWID;`
 
-// synchronous makes a commit durable: it survives a power failure once it has returned. Otherwise a
-// token that another machine has seen could be used twice.
+// synchronous makes commits durable: once a commit has returned, it survives a power failure.
+// Otherwise a token that another machine has seen could be used twice.
 var synchronous = "FULL"
 
 // Backend keeps locks in a SQLite file. Leases are measured by the machine's clock. So processes on
@@ -248,7 +248,8 @@ func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireR
 }
 
 // limit returns the semaphore's limit. That is the request's limit or, if it is 0, the last limit
-// that the store was given. The store forgets its limit when no permit is acquired.
+// that the store was given. The store forgets a semaphore's limit when none of its permits is
+// acquired.
 func (st *step) limit(permits, limit int) (int, error) {
 	if limit == 0 && len(st.holds) > 0 {
 		err := st.QueryRowContext(st, `SELECT permits FROM totals WHERE name = ?`, st.name).

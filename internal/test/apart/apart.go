@@ -22,9 +22,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
-// SideBySide sets the number of tests that run in parallel. It may exceed the number of processors,
-// since the tests mostly wait. With the race detector, three quarters of that number run in
-// parallel. Call SideBySide in TestMain.
+// SideBySide sets the number of tests that run in parallel. That number may exceed the number of
+// processors, since the tests mostly wait. With the race detector, three quarters of that number
+// run in parallel. Call SideBySide in TestMain.
 func SideBySide(tests int) {
 	flag.Parse()
 	at := max(int(float64(tests)*share), 1)
@@ -101,7 +101,7 @@ func Run(t *testing.T, processes int) bool {
 // Within reports whether this is a process that [Run] started.
 func Within() bool { return os.Getenv(inProcess) != "" }
 
-// mine has the names of the cases that this process has taken.
+// mine contains the names of the cases that this process has taken.
 var mine sync.Map
 
 // Mine reports whether this process runs the case with this name. The first process that asks takes
@@ -123,8 +123,8 @@ func Mine(name string) bool {
 	return true
 }
 
-// runApart runs the test in another process, with the folder of the cases that are taken. If that
-// process fails or skips the test, so does runApart.
+// runApart runs the test in another process. The parameter taken is the folder in which processes
+// record the cases that they have taken. If that process fails or skips the test, so does runApart.
 func runApart(t *testing.T, taken string) {
 	t.Helper()
 	test, _, _ := strings.Cut(t.Name(), "/")
