@@ -59,7 +59,7 @@ if (hasMode or redis.call('pttl', KEYS[1]) == -1 and not isLock(KEYS[1])) then
     return -1;
 end;
 `
-	// isKept checks whether a plain or fair lock stays taken after its release. It runs after
+	// isKept checks whether a plain or fair lock was released but stays taken. It runs after
 	// refuseForeign.
 	isKept = `
 local owner = redis.call('hlen', KEYS[1]) == 1 and redis.call('hkeys', KEYS[1])[1] or '';
@@ -123,6 +123,6 @@ func RenewAgain(req backend.RenewRequest) Call {
 // [ParseIsForeign] reads its reply.
 func IsForeign(name string) Call { return call(isForeignScript, 1, name) }
 
-// IsKept is like [IsForeign], but also asks whether the lock stays taken after its release.
+// IsKept is like [IsForeign], but also asks whether the lock was released but stays taken.
 // [ParseIsKept] reads its reply.
 func IsKept(name string) Call { return call(isKeptScript, 1, name) }

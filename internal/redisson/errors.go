@@ -58,8 +58,8 @@ var beforeFirstWrite = map[string]bool{
 	"MISCONF":    true,
 }
 
-// beforeScript maps the codes of errors that are raised before a script runs to the kinds of error.
-// All other errors are Unknown.
+// beforeScript contains the codes of errors that a server raises only before it runs a script, each
+// with the kind of the error. All other errors are Unknown.
 var beforeScript = map[string]backend.ErrorKind{
 	"LOADING":     backend.Retry,
 	"MASTERDOWN":  backend.Retry,
@@ -83,9 +83,9 @@ const (
 )
 
 // pointlessErrors match errors that the same command would get every time, from a server or from a
-// proxy in front of it. For example, the server may not support scripts or subscriptions, may not
-// have the client's database, or may not be a cluster. A proxy that checks scripts may reject one.
-// In all these cases, the command did nothing.
+// proxy in front of it. Examples are a server that doesn't support scripts or subscriptions, lacks
+// the client's database, or isn't a cluster, and a proxy that checks scripts and rejects one. In all
+// these cases, the command did nothing.
 var pointlessErrors = []advisedError{
 	{regexp.MustCompile("^(?:ERR )?(?:unknown|unsupported) command ['`](?i:evalsha|eval)['`]" +
 		"|^NOPERM .*'(?i:evalsha|eval)'|^ERR command (?i:evalsha|eval) not support"),

@@ -26,7 +26,7 @@ const (
 // A batch is the state of one call of RenewBatch.
 type batch struct {
 	*session
-	// reqs is a copy in which choose replaces names and owners.
+	// reqs is a copy in which choose replaces the names and owners with those used in the store.
 	reqs   []backend.RenewRequest
 	kinds  []*kind // the kind of each request
 	answer func(int, backend.RenewResult, error)
@@ -62,7 +62,7 @@ func (s *session) RenewBatch(
 }
 
 // choose returns the indexes of the requests that can be sent, and replaces their names and owners
-// with those in the store. It answers the other requests with an error.
+// with those used in the store. It answers the other requests with an error.
 func (b *batch) choose(ctx context.Context) (chosen []int) {
 	var down error // the reason why the only server can't be reached, or nil
 	if !b.Cluster && len(b.reqs) > 0 {
