@@ -84,8 +84,8 @@ const (
 
 // pointlessErrors match errors that the same command would get every time, from a server or from a
 // proxy in front of it. Examples are a server that doesn't support scripts or subscriptions, lacks
-// the client's database, or isn't a cluster, and a proxy that checks scripts and rejects one. In all
-// these cases, the command did nothing.
+// the client's database, or isn't a cluster, and a proxy that checks scripts and rejects one. In
+// all these cases, the command did nothing.
 var pointlessErrors = []advisedError{
 	{regexp.MustCompile("^(?:ERR )?(?:unknown|unsupported) command ['`](?i:evalsha|eval)['`]" +
 		"|^NOPERM .*'(?i:evalsha|eval)'|^ERR command (?i:evalsha|eval) not support"),
