@@ -103,8 +103,8 @@ type Session interface {
 // Exclusive, Fenced and Fair are three ways to use one lock: locks of the same name exclude each
 // other, regardless of which of these kinds they are. Read and Write are the two sides of a
 // read-write lock. Permits belong to a semaphore. At any time, a name is used for a lock, a
-// read-write lock, or a semaphore. A step of a kind that doesn't fit fails with [ErrConflict] at
-// once, and changes nothing.
+// read-write lock, or a semaphore. A step of a kind that doesn't fit this use fails with
+// [ErrConflict] at once, and changes nothing.
 type Kind uint8
 
 const (

@@ -41,7 +41,8 @@ func (s *Store) check() {
 	}
 }
 
-// left describes the remaining holds and waiters. It also returns how long they may take to end.
+// left describes the remaining holds and waiters. It also returns how long the check at the end of
+// the test waits for them to end.
 func (s *Store) left() (left []string, limit time.Duration) {
 	limit = patience
 	for _, i := range s.list() {

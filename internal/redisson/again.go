@@ -8,10 +8,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// These scripts are our own, not Redisson's, but leave the same data. Each of them checks whether
-// the key is a lock at all. A script with Again in its name repeats one of Redisson's scripts after
-// that script has replied that it did nothing. That reply can be wrong, but the reply of the Again
-// script is reliable.
+// These scripts are ours, not Redisson's, but they leave the same data behind. Each of them checks
+// whether the key is a lock at all. A script with Again in its name repeats one of Redisson's
+// scripts after that script has replied that it did nothing. That reply can be wrong, but the reply
+// of the Again script is reliable.
 
 //go:embed islock.lua
 var isLockText string
@@ -37,7 +37,7 @@ const keptSuffix = "-kept"
 const (
 	// onMaster is prepended to a script that a replica must not answer, since a server can become a
 	// replica while its connections stay open. If the script's second key doesn't exist, onMaster
-	// deletes it: a replica refuses every write, even a DEL that deletes nothing, so the script
+	// calls DEL for it. That deletes nothing, but a replica refuses every write, so the script
 	// fails there. A server whose memory is full accepts a DEL, and then also the rest of the
 	// script.
 	onMaster = `

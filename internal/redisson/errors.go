@@ -102,8 +102,8 @@ var pointlessErrors = []advisedError{
 		"use a client for a single server"},
 }
 
-// deniedErrors match errors from inside a script about a command or a key that the server always
-// denies.
+// deniedErrors match errors from inside a script that used a command or a key that the server
+// always denies.
 var deniedErrors = []advisedError{
 	{regexp.MustCompile("ACL failure in script|The user executing the script can't|-?NOPERM"),
 		"give the user the permissions that the backend's package documentation lists"},
@@ -120,7 +120,8 @@ type advisedError struct {
 	advice string
 }
 
-// adviceOn returns the advice of the first of kinds whose pattern matches text, or "" if none does.
+// adviceOn returns the advice of the first element of kinds whose pattern matches the text. It
+// returns "" if none does.
 func adviceOn(text string, kinds []advisedError) string {
 	for _, e := range kinds {
 		if e.text.MatchString(text) {
@@ -130,9 +131,10 @@ func adviceOn(text string, kinds []advisedError) string {
 	return ""
 }
 
-// wrappedError matches how servers before 7.0, and miniredis, report the error of a command inside
-// a script. They put the error's code in the middle of the text. The pattern contains only codes
-// that these servers raise at or before a script's first write. For other errors, the code is ERR.
+// wrappedError matches the text with which servers before 7.0, and miniredis, report the error of a
+// command inside a script. They put the error's code in the middle of the text. The pattern
+// contains only codes that these servers raise at or before a script's first write. For other
+// errors, the code is ERR.
 var wrappedError = regexp.MustCompile(
 	`^ERR Error (?:running script \(call to f_[0-9a-f]{40}\)|compiling script \(new function\)): ` +
 		`(?:(?:@?user_script)?: ?\d+: )+-?(WRONGTYPE|READONLY|OOM) `)

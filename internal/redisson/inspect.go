@@ -19,7 +19,8 @@ var inspectText string
 
 var inspectScript = newScript(undeclared + inspectText)
 
-// Inspect asks for the holders and the line of a lock of any kind. [ParseInspect] reads its reply.
+// Inspect asks who holds a lock of any kind, and who waits in line for it. [ParseInspect] reads its
+// reply.
 func Inspect(name string) Call {
 	keys := []string{name}
 	if _, ok := unbraced(name); !ok { // a name in braces has the same keys as the name without them

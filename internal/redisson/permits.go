@@ -143,8 +143,8 @@ func (d Dialect) KeepPermits(req backend.ReleaseRequest) Call {
 }
 
 // RenewPermits renews up to a hundred holds, and uses the lease of the first request for all of
-// them. [ParseRenewals] reads its reply. A reply that a hold is gone is reliable. An error doesn't
-// say which of the holds caused it.
+// them. [ParseRenewals] reads its reply. If the reply says that a hold is gone, that is reliable.
+// An error doesn't say which of the holds caused it.
 func (d Dialect) RenewPermits(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 3*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {

@@ -141,8 +141,8 @@ func (d Dialect) KeepWrite(req backend.ReleaseRequest) Call {
 }
 
 // RenewReads renews up to a hundred read holds, and uses the lease of the first request for all of
-// them. [ParseRenewals] reads its reply. A reply that a hold is gone is reliable. An error doesn't
-// say which of the holds caused it.
+// them. [ParseRenewals] reads its reply. If the reply says that a hold is gone, that is reliable.
+// An error doesn't say which of the holds caused it.
 func RenewReads(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 2*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {

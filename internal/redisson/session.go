@@ -59,8 +59,8 @@ func (s *session) Close() error {
 	return nil
 }
 
-// begin returns the entry for a step's kind of lock. It returns an error if the step isn't
-// possible, or if the server can't be reached.
+// begin returns the entry for a step's kind of lock. It returns an error if the kind isn't
+// supported, the lock can't have this name, ctx has ended, or the server can't be reached.
 func (s *session) begin(ctx context.Context, kind backend.Kind, name, owner string) (*kind, error) {
 	k, err := s.check(ctx, kind, name, owner)
 	if err != nil {

@@ -170,7 +170,8 @@ func RenewTogether(t *testing.T, server *testservers.Server, s Session) {
 	}
 }
 
-// Braces checks that a name with braces is kept as is, and that its channel gets no more braces.
+// Braces checks that a name with braces is kept as is, and that its channel gets no additional
+// braces.
 func Braces(t *testing.T, server *testservers.Server, s Session) {
 	ctx := t.Context()
 	client := connect(t, server.Addr)
