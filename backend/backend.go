@@ -395,6 +395,6 @@ type LookResult struct {
 	Available int
 
 	// Kept reports whether the lock was released but stays taken: see [ReleaseRequest].Keep. If so,
-	// Remaining is how long it stays taken. Kept is never set for Read and Permits.
+	// Remaining is how long it stays taken. Kept is never set for Read or Permits.
 	Kept bool
 }

@@ -25,8 +25,8 @@
 //	the lease runs out                                free; waking waiters is optional
 //
 // The table describes a plain lock, of kind [Exclusive]. A store need not support any other kind.
-// Clients use Keep only if the store sets Limits.Keeps. Such a store can also keep the locks of its
-// other kinds below taken, except [Read].
+// Clients use Keep only if the store sets Limits.Keeps. Such a store also supports Keep for its
+// other kinds (see below), except [Read].
 //
 // # Kinds of lock
 //
@@ -135,7 +135,7 @@
 //
 // Only the store's clock decides when a lease ends. The lease is counted from the moment at which
 // the step was carried out. Clients count it on their own monotonic clocks, from before they sent
-// the request. They stop relying on it after 99 % of it, since the store's clock may run 1 % faster
+// the request. They rely only on the first 99 % of it, since the store's clock may run 1 % faster
 // than theirs. If the store's clock jumps ahead, locks are lost. Never compare the clocks of two
 // clients' machines.
 //

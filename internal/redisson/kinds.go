@@ -260,7 +260,7 @@ func parseRenewal(reply any) (backend.RenewResult, error) {
 }
 
 // askScript makes a script usable as the look function of a kind. It sends the script's text, since
-// looks are rare, and the server may not know the script.
+// looks are rare, and the server might not know the script.
 func askScript(look func(backend.LookRequest) Call) func(backend.LookRequest) []Command {
 	return func(req backend.LookRequest) []Command { return []Command{look(req).byText()} }
 }

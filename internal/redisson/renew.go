@@ -155,9 +155,10 @@ func (b *batch) pick(group []int) []backend.RenewRequest {
 // requests, which must be sent one at a time. If there was no reply, it answers all requests with
 // the error.
 //
-// A reply that a hold was renewed is reliable. A reply that it wasn't can be wrong: a proxy sends
-// the whole script to the server that stores the first name, even if other names are stored
-// elsewhere. An error reply concerns only one of the names, and doesn't say which.
+// If the reply says that a hold was renewed, that is reliable. If it says that a hold wasn't
+// renewed, that can be wrong: a proxy sends the whole script to the server that stores the first
+// name, even if other names are stored elsewhere. An error reply concerns only one of the names,
+// and doesn't say which.
 func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
 	results, odd := ParseRenewals(r.Value, len(group))
 	for i, request := range group {

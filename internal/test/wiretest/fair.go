@@ -396,7 +396,7 @@ func FairBreaks(t *testing.T, p Package, server *testservers.Server) {
 		})
 		return err == nil && res.Holder == Bob && res.Remaining > 0
 	})
-	// This release uses the other session, because s may not have noticed yet that some of its
+	// This release uses the other session, because s might not have noticed that some of its
 	// connections were cut.
 	leaves(t, other, Bob, backend.Freed)
 }
