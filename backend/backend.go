@@ -103,8 +103,8 @@ type Session interface {
 // Exclusive, Fenced and Fair are three ways to use one lock: locks of the same name exclude each
 // other, regardless of which of these kinds they are. Read and Write are the two sides of a
 // read-write lock. Permits belong to a semaphore. At any time, a name is used for a lock, a
-// read-write lock, or a semaphore. A step of a kind that doesn't fit fails with [ErrConflict] at
-// once, and changes nothing.
+// read-write lock, or a semaphore. A step of a kind that doesn't fit this use fails with
+// [ErrConflict] at once, and changes nothing.
 type Kind uint8
 
 const (
@@ -395,6 +395,6 @@ type LookResult struct {
 	Available int
 
 	// Kept reports whether the lock was released but stays taken: see [ReleaseRequest].Keep. If so,
-	// Remaining is how long it stays taken. Kept is never set for Read and Permits.
+	// Remaining is how long it stays taken. Kept is never set for Read or Permits.
 	Kept bool
 }

@@ -12,21 +12,21 @@
 // The store knows a lock by its name, and its holder by an opaque string, the owner. For each name
 // it keeps at most one owner, the number of that owner's holds, and the time when they end:
 //
-//	Acquire: free, or held by the same owner     count + 1, expires after the lease
-//	Acquire: held by another                     unchanged; says how long it lasts
-//	Release: the owner's, count > 1              count - 1, expires after the lease
-//	Release: the owner's, count = 1              free; waiters are woken
-//	Release: the owner's, count = 1, with Keep   an unnamed owner holds it until Keep is over
-//	Release: kept after that owner's, with Keep  unchanged, and reported as kept
-//	Release: free, or held by another            unchanged
-//	Renew:   the owner's                         expires after the lease
-//	Renew:   free, or held by another            unchanged
-//	ForceRelease                                 free; waiters are woken if it was held
-//	the lease runs out                           free; waking waiters is optional
+//	Acquire: free, or held by the same owner          count + 1, expires after the lease
+//	Acquire: held by another                          unchanged; says how long it lasts
+//	Release: the owner's, count > 1                   count - 1, expires after the lease
+//	Release: the owner's, count = 1                   free; waiters are woken
+//	Release: the owner's, count = 1, with Keep        an unnamed owner holds it until Keep is over
+//	Release: kept at that owner's release, with Keep  unchanged, and reported as kept
+//	Release: free, or held by another                 unchanged
+//	Renew:   the owner's                              expires after the lease
+//	Renew:   free, or held by another                 unchanged
+//	ForceRelease                                      free; waiters are woken if it was held
+//	the lease runs out                                free; waking waiters is optional
 //
 // The table describes a plain lock, of kind [Exclusive]. A store need not support any other kind.
-// Clients use Keep only if the store sets Limits.Keeps. Such a store can also keep the locks of its
-// other kinds below taken, except [Read].
+// Clients use Keep only if the store sets Limits.Keeps. Such a store also supports Keep for its
+// other kinds (see below), except [Read].
 //
 // # Kinds of lock
 //
@@ -87,7 +87,7 @@
 //	                                                  keeps the owner's place, or makes one at the
 //	                                                  end
 //	Release: not the owner's                          the owner's place is gone
-//	Release: the owner's, count = 1, with Keep        held, so the first gets it when that is over
+//	Release: the owner's, count = 1, with Keep        held, so the first gets it when Keep is over
 //	KeepPlaces                                        owners in line keep their places; others come
 //	                                                  first
 //	the lease of a hold, or a place, runs out         the next step passes the lock on
@@ -98,8 +98,9 @@
 //
 // [Permits] are the permits of a semaphore. For each name the store keeps the owners, each with its
 // number of permits and its end. It may also keep the last limit that it was given. "Out" is the
-// number of permits that all owners hold together. The limit is the request's, or else the last one
-// that the store was given:
+// number of permits that all owners hold together. An owner "has as many" if its number of permits
+// is that of the request. The limit is the request's, or else the last one that the store was
+// given:
 //
 //	Acquire: the owner has as many                      lasts for the lease, counted from now
 //	Acquire: the owner has none, out + Permits <= limit has them until the lease runs out
@@ -134,7 +135,7 @@
 //
 // Only the store's clock decides when a lease ends. The lease is counted from the moment at which
 // the step was carried out. Clients count it on their own monotonic clocks, from before they sent
-// the request. They stop relying on it after 99 % of it, since the store's clock may run 1 % faster
+// the request. They rely only on the first 99 % of it, since the store's clock may run 1 % faster
 // than theirs. If the store's clock jumps ahead, locks are lost. Never compare the clocks of two
 // clients' machines.
 //

@@ -15,8 +15,8 @@ var ErrConflict = errors.New(
 // later holder has a larger fencing token, the error of that write also wraps ErrLost.
 var ErrLost = errors.New("lost")
 
-// Errors about the number of permits. The error of a step that wraps one of them is of kind
-// [Refused], and the step changed nothing.
+// Errors about the number of permits. If the error of a step wraps one of them, the error is of
+// kind [Refused], and the step changed nothing.
 var (
 	// ErrNoLimit means that a request for permits states no limit, and the store doesn't know one.
 	ErrNoLimit = errors.New("the number of permits is not known")

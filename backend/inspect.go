@@ -89,7 +89,7 @@ type ListRequest struct {
 
 // ListResult is the answer to a [ListRequest].
 type ListResult struct {
-	// Locks lists locks, none of which is free.
+	// Locks contains the locks found. None of them is free.
 	Locks []Inspection
 	// Next is ListRequest.After for the next call. It is empty if there are no more locks.
 	Next string

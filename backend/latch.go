@@ -7,7 +7,7 @@ import "context"
 // reaches zero.
 //
 // If the session is also a [Notifier], waiters subscribe with the kind [Latch], and are woken when
-// the latch opens. Otherwise the rules for locks apply to latches as well.
+// the latch opens. In all other respects, the rules for locks apply to latches as well.
 type Latcher interface {
 	// Latch carries out one atomic step of a latch, under the same rules as the steps of a Session.
 	// If the name belongs to something other than a latch, and the store can tell, Latch fails with

@@ -10,10 +10,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Limits on how long check waits at the end of a test.
+// These constants limit how long the method check waits at the end of a test.
 const (
 	patience = 3 * time.Second // for goroutines that are about to unlock
-	// for repeated releases, whose pauses have grown while the store was down
+	// for releases that are repeated, with pauses that have grown while the store was down
 	longPatience = 15 * time.Second
 )
 
@@ -41,7 +41,8 @@ func (s *Store) check() {
 	}
 }
 
-// left describes the remaining holds and waiters. It also returns how long they may take to end.
+// left describes the remaining holds and waiters. It also returns how long the check at the end of
+// the test waits for them to end.
 func (s *Store) left() (left []string, limit time.Duration) {
 	limit = patience
 	for _, i := range s.list() {

@@ -38,8 +38,8 @@
 // The job also stops when the store is silent for so long that the lease ends: call
 // [Store.PauseRenewals].
 //
-// Two jobs don't do the same work after the store has lost its data, or at least notice it: call
-// [Store.Wipe].
+// After the store has lost its data, two jobs don't do the same work, or at least they notice that
+// they do: call [Store.Wipe].
 //
 // A lock is held while the job runs, and free after it: call [Store.Held] and [Store.Free].
 //

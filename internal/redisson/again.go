@@ -8,10 +8,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// These scripts are our own, not Redisson's, but leave the same data. Each of them checks whether
-// the key is a lock at all. A script with Again in its name repeats one of Redisson's scripts after
-// that script has replied that it did nothing. That reply can be wrong, but the reply of the Again
-// script is reliable.
+// These scripts are ours, not Redisson's, but they leave the same data behind. Each of them checks
+// whether the key is a lock at all. A script with Again in its name repeats one of Redisson's
+// scripts after that script has replied that it did nothing. That reply can be wrong, but the reply
+// of the Again script is reliable.
 
 //go:embed islock.lua
 var isLockText string
@@ -37,7 +37,7 @@ const keptSuffix = "-kept"
 const (
 	// onMaster is prepended to a script that a replica must not answer, since a server can become a
 	// replica while its connections stay open. If the script's second key doesn't exist, onMaster
-	// deletes it: a replica refuses every write, even a DEL that deletes nothing, so the script
+	// calls DEL for it. That deletes nothing, but a replica refuses every write, so the script
 	// fails there. A server whose memory is full accepts a DEL, and then also the rest of the
 	// script.
 	onMaster = `
@@ -59,7 +59,7 @@ if (hasMode or redis.call('pttl', KEYS[1]) == -1 and not isLock(KEYS[1])) then
     return -1;
 end;
 `
-	// isKept checks whether a plain or fair lock stays taken after its release. It runs after
+	// isKept checks whether a plain or fair lock was released but stays taken. It runs after
 	// refuseForeign.
 	isKept = `
 local owner = redis.call('hlen', KEYS[1]) == 1 and redis.call('hkeys', KEYS[1])[1] or '';
@@ -123,6 +123,6 @@ func RenewAgain(req backend.RenewRequest) Call {
 // [ParseIsForeign] reads its reply.
 func IsForeign(name string) Call { return call(isForeignScript, 1, name) }
 
-// IsKept is like [IsForeign], but also asks whether the lock stays taken after its release.
+// IsKept is like [IsForeign], but also asks whether the lock was released but stays taken.
 // [ParseIsKept] reads its reply.
 func IsKept(name string) Call { return call(isKeptScript, 1, name) }

@@ -209,10 +209,11 @@ func (b *releases) send(ctx context.Context, group []int) {
 	}
 }
 
-// atNodes groups requests, which are chosen by their indexes, by the cluster node that stores their
-// locks. Without a cluster there is one group. It handles all groups concurrently, and calls the
-// function send for up to maxSteps requests of a group at a time. If no node is known for a
-// request, or its node can't be reached, atNodes calls the function fail for that request instead.
+// atNodes puts requests, given by their indexes, into groups. Each group contains the requests for
+// locks on one cluster node, and without a cluster there is only one group. It handles all groups
+// concurrently, and calls the function send for up to maxSteps requests of a group at a time. If no
+// node is known for a request, or its node can't be reached, atNodes calls the function fail for
+// that request instead.
 func (s *session) atNodes(
 	ctx context.Context, chosen []int, name func(int) string, fail func(int, error),
 	send func(group []int),
@@ -257,8 +258,8 @@ func (s *session) finish(ctx context.Context, calls []Call, replies []Reply) []R
 }
 
 // runAsking is like runTogether, but after some of the scripts it sends a second command, called a
-// question. If the server refuses a script for several locks, runAsking sends one script for each
-// lock.
+// question. If the server refuses a script that handles several locks, runAsking sends one script
+// for each of these locks.
 func (s *session) runAsking(
 	ctx context.Context, calls []Call, questions map[int]Command,
 ) (replies []Reply, answers map[int]Reply) {
@@ -301,7 +302,7 @@ func (s *session) runAsking(
 }
 
 // sendAsking sends scripts, some of them followed by a question. If the server didn't know a
-// script, the answer to its question is meaningless, and sendAsking drops the answer.
+// script, the answer to the question after it is meaningless, and sendAsking drops that answer.
 func (s *session) sendAsking(
 	ctx context.Context, calls []Call, questions map[int]Command,
 ) (replies []Reply, answers map[int]Reply) {

@@ -42,7 +42,7 @@ func (d Dialect) script(plain, sharded Script) Script {
 func CheckSharded(text string, err error) error {
 	switch code, rest, _ := strings.Cut(strings.ToLower(text), " "); {
 	case code == "noperm":
-		return nil // the user may not ask
+		return nil // the user has no permission to ask
 	case strings.HasPrefix(rest, "unknown subcommand"):
 		return &backend.Error{
 			Kind: backend.Refused, Err: fmt.Errorf("WithShardedPubSub needs Redis 7 or Valkey: %w",

@@ -58,8 +58,8 @@ var beforeFirstWrite = map[string]bool{
 	"MISCONF":    true,
 }
 
-// beforeScript maps the codes of errors that are raised before a script runs to the kinds of error.
-// All other errors are Unknown.
+// beforeScript contains the codes of errors that a server raises only before it runs a script, each
+// with the kind of the error. All other errors are Unknown.
 var beforeScript = map[string]backend.ErrorKind{
 	"LOADING":     backend.Retry,
 	"MASTERDOWN":  backend.Retry,
@@ -83,9 +83,9 @@ const (
 )
 
 // pointlessErrors match errors that the same command would get every time, from a server or from a
-// proxy in front of it. For example, the server may not support scripts or subscriptions, may not
-// have the client's database, or may not be a cluster. A proxy that checks scripts may reject one.
-// In all these cases, the command did nothing.
+// proxy in front of it. Examples are a server that doesn't support scripts or subscriptions, lacks
+// the client's database, or isn't a cluster, and a proxy that checks scripts and rejects one. In
+// all these cases, the command did nothing.
 var pointlessErrors = []advisedError{
 	{regexp.MustCompile("^(?:ERR )?(?:unknown|unsupported) command ['`](?i:evalsha|eval)['`]" +
 		"|^NOPERM .*'(?i:evalsha|eval)'|^ERR command (?i:evalsha|eval) not support"),
@@ -102,8 +102,8 @@ var pointlessErrors = []advisedError{
 		"use a client for a single server"},
 }
 
-// deniedErrors match errors from inside a script about a command or a key that the server always
-// denies.
+// deniedErrors match errors from inside a script that used a command or a key that the server
+// always denies.
 var deniedErrors = []advisedError{
 	{regexp.MustCompile("ACL failure in script|The user executing the script can't|-?NOPERM"),
 		"give the user the permissions that the backend's package documentation lists"},
@@ -120,7 +120,8 @@ type advisedError struct {
 	advice string
 }
 
-// adviceOn returns the advice of the first of kinds whose pattern matches text, or "" if none does.
+// adviceOn returns the advice of the first element of kinds whose pattern matches the text. It
+// returns "" if none does.
 func adviceOn(text string, kinds []advisedError) string {
 	for _, e := range kinds {
 		if e.text.MatchString(text) {
@@ -130,9 +131,10 @@ func adviceOn(text string, kinds []advisedError) string {
 	return ""
 }
 
-// wrappedError matches how servers before 7.0, and miniredis, report the error of a command inside
-// a script. They put the error's code in the middle of the text. The pattern contains only codes
-// that these servers raise at or before a script's first write. For other errors, the code is ERR.
+// wrappedError matches the text with which servers before 7.0, and miniredis, report the error of a
+// command inside a script. They put the error's code in the middle of the text. The pattern
+// contains only codes that these servers raise at or before a script's first write. For other
+// errors, the code is ERR.
 var wrappedError = regexp.MustCompile(
 	`^ERR Error (?:running script \(call to f_[0-9a-f]{40}\)|compiling script \(new function\)): ` +
 		`(?:(?:@?user_script)?: ?\d+: )+-?(WRONGTYPE|READONLY|OOM) `)

@@ -132,23 +132,23 @@ func (d Dialect) KeepPlaces(req backend.PlacesRequest) []Call {
 	return calls
 }
 
-// ReleaseFair releases one hold, or gives up a place in line. [ParseRelease] reads its reply. A
-// reply that the owner holds nothing is reliable.
+// ReleaseFair releases one hold, or gives up a place in line. [ParseRelease] reads its reply. The
+// outcome [backend.NotHeld] is reliable.
 func (d Dialect) ReleaseFair(req backend.ReleaseRequest) Call {
 	return Call{d.script(fairReleaseScript, shardedFairReleaseScript), fairKeys(req.Name),
 		[]string{d.grants(req.Name), millis(req.Lease), req.Owner}}
 }
 
 // KeepFair releases one hold as ReleaseFair does, but the lock stays taken after the last release.
-// [ParseKeep] reads its reply. A reply that the owner holds nothing is reliable.
+// [ParseKeep] reads its reply. The outcome [backend.NotHeld] is reliable.
 func (d Dialect) KeepFair(req backend.ReleaseRequest) Call {
 	return Call{d.script(fairReleaseKeepScript, shardedFairReleaseKeepScript), fairKeys(req.Name),
 		[]string{d.grants(req.Name), millis(req.Lease), req.Owner, millis(req.Keep)}}
 }
 
 // RenewFair renews up to a hundred holds, and uses the lease of the first request for all of them.
-// [ParseRenewals] reads its reply. A reply that a hold is gone is reliable. An error doesn't say
-// which of the holds caused it.
+// [ParseRenewals] reads its reply. If the reply says that a hold is gone, that is reliable. An
+// error doesn't say which of the holds caused it.
 func (d Dialect) RenewFair(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 5*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {
@@ -174,7 +174,7 @@ func ceil(d time.Duration) time.Duration {
 	return d
 }
 
-// A Turn describes how a fair lock was held at the end of a script.
+// A Turn is the state of a fair lock at the end of a script.
 type Turn struct {
 	// Acquired reports whether the owner holds the lock, Count times. If so, the other fields are
 	// zero.
@@ -190,8 +190,7 @@ type Turn struct {
 	// At is the time on the server's clock, rounded down to milliseconds.
 	At time.Time
 
-	// Redisson reports whether an owner that isn't ours, but Redisson's, holds the lock or waits
-	// for it.
+	// Redisson reports whether one of Redisson's owners holds the lock or waits for it.
 	Redisson bool
 }
 
@@ -256,15 +255,16 @@ type observation struct {
 	at time.Time
 }
 
-// drift bounds how much faster or slower than ours a server's clock may run: by one part in a
-// hundred.
+// drift is 100 because we assume that a server's clock runs at most one part in a hundred faster or
+// slower than ours.
 const drift = 100
 
-// since translates a time on the server's clock, which a message contained, to our clock. That time
-// can be before or after the observation. heard is when the client got the message. The result is
-// never later than the actual moment, unless the server's clock was set. If the server's clock has
-// advanced further since the observation than the time that passed on our clock allows, since
-// returns false.
+// since takes a time on the server's clock, which a message contained, and returns that moment on
+// our clock. The moment can be before or after the observation. heard is when the client got the
+// message. The result is never later than the actual moment, unless the server's clock was set.
+// since returns false if there is no observation. It also returns false if the server's clock must
+// have been set: the time in the message is further after the observation than the clock could have
+// advanced until the client got the message.
 //
 // If the server's clock was set back after the observation, the result is earlier than necessary.
 // If it was set forward by less than the delay of the observation plus that of the message, since

@@ -19,7 +19,8 @@ var inspectText string
 
 var inspectScript = newScript(undeclared + inspectText)
 
-// Inspect asks for the holders and the line of a lock of any kind. [ParseInspect] reads its reply.
+// Inspect asks who holds a lock of any kind, and who waits in line for it. [ParseInspect] reads its
+// reply.
 func Inspect(name string) Call {
 	keys := []string{name}
 	if _, ok := unbraced(name); !ok { // a name in braces has the same keys as the name without them
@@ -217,7 +218,8 @@ const (
 	// minPage is the minimum number of keys that a server scans for one page of a list.
 	minPage = 10
 
-	// maxPage is the maximum number of keys. The server does nothing else while it scans them.
+	// maxPage is the maximum number of these keys. The server does nothing else while it scans
+	// them.
 	maxPage = 500
 
 	// maxCandidates is the maximum number of names that are inspected in one pipeline. It bounds
@@ -291,8 +293,8 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return backend.ListResult{Locks: locks, Next: next}, nil
 }
 
-// position returns the place at which a list continues, by parsing the string after. If that string
-// is empty, it returns the start of the list.
+// position returns the place at which a list continues. It parses the parameter after or, if that
+// is empty, returns the start of the list.
 func (s *session) position(ctx context.Context, after string) (position, error) {
 	if after != "" {
 		return parsePosition(after)

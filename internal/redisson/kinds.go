@@ -34,9 +34,9 @@ type kind struct {
 
 	// holders asks who holds a lock, so that the session learns of Redisson's clients: see
 	// strangers. It is nil if the kind doesn't need that. The function holder returns the client
-	// that an owner belongs to, and whether the client is one of Redisson's. If untold is set, the
-	// client can't be told from the owner, and holder returns a string that identifies the owner
-	// instead.
+	// that an owner belongs to, and whether the client is one of Redisson's. If untold is set, an
+	// owner doesn't reveal its client, so instead of the client, holder returns a string that
+	// identifies the owner.
 	holders func(name string) Command
 	holder  func(owner string) (client string, stranger bool)
 	untold  bool
@@ -48,8 +48,8 @@ type kind struct {
 	release  func(Dialect, backend.ReleaseRequest) Call
 	released func(reply any) (backend.ReleaseResult, error)
 
-	// keep is like release, but the lock stays taken after the last release. A reply that the owner
-	// holds nothing is reliable. keep is nil if the kind doesn't support this.
+	// keep is like release, but the lock stays taken after the last release. The outcome
+	// [backend.NotHeld] is reliable. keep is nil if the kind doesn't support this.
 	keep func(Dialect, backend.ReleaseRequest) Call
 
 	renew   func(Dialect, backend.RenewRequest) Call
@@ -70,8 +70,8 @@ type kind struct {
 	forced func(reply any) (backend.ForceReleaseResult, error)
 
 	// look asks about a lock. looked reads the replies, and reports whether they are certain. If
-	// they aren't, the key might be something other than a lock of the kind, or the lock might be
-	// one that stays taken after its release, so the caller must check that.
+	// they aren't, the caller must check two things: whether the key is something other than a lock
+	// of the kind, and whether the lock was released but stays taken.
 	look   func(backend.LookRequest) []Command
 	looked func(backend.LookRequest, []Reply) (res backend.LookResult, certain bool, err error)
 
@@ -260,7 +260,7 @@ func parseRenewal(reply any) (backend.RenewResult, error) {
 }
 
 // askScript makes a script usable as the look function of a kind. It sends the script's text, since
-// looks are rare, and the server may not know the script.
+// looks are rare, and the server might not know the script.
 func askScript(look func(backend.LookRequest) Call) func(backend.LookRequest) []Command {
 	return func(req backend.LookRequest) []Command { return []Command{look(req).byText()} }
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // A latch has the data of Redisson's RCountDownLatch: a string with the count, under the latch's
-// name, without an expiry. An open latch has no key. The scripts are our own, but leave the same
-// data and publish the same messages. Redisson's commands and ours are in
+// name, without an expiry. An open latch has no key. The scripts are ours, but they leave the same
+// data behind and publish the same messages. Redisson's commands and ours are in
 // docs/redisson-commands.md.
 
 //go:embed latchset.lua
@@ -68,7 +68,8 @@ func (s *session) Latch(
 	return parse(r, parseLatch)
 }
 
-// mayLatch returns an error if a step of a latch isn't possible, or the server can't be reached.
+// mayLatch returns an error if a step of a latch can't be carried out because of the latch's name,
+// the context or the server.
 func (s *session) mayLatch(ctx context.Context, name string) error {
 	if s.Cluster {
 		if err := checkSlots(name, LatchChannel(name)); err != nil {

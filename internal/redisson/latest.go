@@ -30,7 +30,8 @@ func (l *latest) isNot(name string) {
 	}
 }
 
-// refuses reports whether this is the latest lock, and another owner of the session holds it.
+// refuses reports whether the latest lock has this name, and is held by an owner of the session
+// other than the given one.
 func (l *latest) refuses(name, owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

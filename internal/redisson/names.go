@@ -70,7 +70,7 @@ func refuseBraces(kind, part string) func(name string) error {
 	}
 }
 
-// Unlocked reports whether a message on a lock's channel reports a release. It ignores other
+// Unlocked reports whether a message on a lock's channel announces a release. It ignores other
 // messages, since any program may publish on a channel.
 func Unlocked(message string) (pubsub.Meaning, bool) {
 	return pubsub.Freed, message == unlockMessage || message == readUnlockMessage

@@ -88,7 +88,7 @@ func holder(owner string) string {
 }
 
 // holderOf returns, in hex, the part of an id that identifies the owner. It also reports whether
-// the permit stays taken after its release. Redisson's ids are entirely random, so holderOf returns
+// the permit was released but stays taken. Redisson's ids are entirely random, so holderOf returns
 // such an id whole.
 func holderOf(id string) (owner string, kept bool) {
 	ours, kept := isOurs(id)
@@ -98,8 +98,8 @@ func holderOf(id string) (owner string, kept bool) {
 	return hex.EncodeToString([]byte(id)), kept
 }
 
-// isOurs reports whether an id ends as our ids do, and whether its permit stays taken after its
-// release.
+// isOurs reports whether an id ends as our ids do, and whether its permit was released but stays
+// taken.
 func isOurs(id string) (ours, kept bool) {
 	if len(id) != idLen {
 		return false, false
@@ -125,8 +125,8 @@ func (d Dialect) AcquirePermits(req backend.AcquireRequest) Call {
 		}}
 }
 
-// ReleasePermits releases permits. [ParseRelease] reads its reply. The reply that the owner holds
-// nothing is reliable.
+// ReleasePermits releases permits. [ParseRelease] reads its reply. The outcome [backend.NotHeld] is
+// reliable.
 func (d Dialect) ReleasePermits(req backend.ReleaseRequest) Call {
 	return Call{
 		d.script(permitsReleaseScript, shardedPermitsReleaseScript), permitsKeys(req.Name),
@@ -134,8 +134,8 @@ func (d Dialect) ReleasePermits(req backend.ReleaseRequest) Call {
 	}
 }
 
-// KeepPermits releases permits, but they stay taken for a time. [ParseKeep] reads its reply. A
-// reply that the owner holds nothing is reliable.
+// KeepPermits releases permits, but they stay taken for a time. [ParseKeep] reads its reply. The
+// outcome [backend.NotHeld] is reliable.
 func (d Dialect) KeepPermits(req backend.ReleaseRequest) Call {
 	return Call{d.script(permitsReleaseKeepScript, shardedPermitsReleaseKeepScript),
 		permitsKeys(req.Name),
@@ -143,8 +143,8 @@ func (d Dialect) KeepPermits(req backend.ReleaseRequest) Call {
 }
 
 // RenewPermits renews up to a hundred holds, and uses the lease of the first request for all of
-// them. [ParseRenewals] reads its reply. A reply that a hold is gone is reliable. An error doesn't
-// say which of the holds caused it.
+// them. [ParseRenewals] reads its reply. If the reply says that a hold is gone, that is reliable.
+// An error doesn't say which of the holds caused it.
 func (d Dialect) RenewPermits(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 3*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {

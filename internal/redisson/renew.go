@@ -26,7 +26,7 @@ const (
 // A batch is the state of one call of RenewBatch.
 type batch struct {
 	*session
-	// reqs is a copy in which choose replaces names and owners.
+	// reqs is a copy in which choose replaces the names and owners with those used in the store.
 	reqs   []backend.RenewRequest
 	kinds  []*kind // the kind of each request
 	answer func(int, backend.RenewResult, error)
@@ -62,7 +62,7 @@ func (s *session) RenewBatch(
 }
 
 // choose returns the indexes of the requests that can be sent, and replaces their names and owners
-// with those in the store. It answers the other requests with an error.
+// with those used in the store. It answers the other requests with an error.
 func (b *batch) choose(ctx context.Context) (chosen []int) {
 	var down error // the reason why the only server can't be reached, or nil
 	if !b.Cluster && len(b.reqs) > 0 {
@@ -155,9 +155,10 @@ func (b *batch) pick(group []int) []backend.RenewRequest {
 // requests, which must be sent one at a time. If there was no reply, it answers all requests with
 // the error.
 //
-// A reply that a hold was renewed is reliable. A reply that it wasn't can be wrong: a proxy sends
-// the whole script to the server that stores the first name, even if other names are stored
-// elsewhere. An error reply concerns only one of the names, and doesn't say which.
+// If the reply says that a hold was renewed, that is reliable. If it says that a hold wasn't
+// renewed, that can be wrong: a proxy sends the whole script to the server that stores the first
+// name, even if other names are stored elsewhere. An error reply concerns only one of the names,
+// and doesn't say which.
 func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
 	results, odd := ParseRenewals(r.Value, len(group))
 	for i, request := range group {

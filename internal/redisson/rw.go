@@ -97,7 +97,7 @@ func reader(owner string) string {
 	return owner
 }
 
-// writer returns the field of an owner that writes.
+// writer returns the field under which the lock stores an owner's write hold.
 func writer(owner string) string { return reader(owner) + writerSuffix }
 
 const writerSuffix = ":write"
@@ -115,8 +115,8 @@ func AcquireWrite(req backend.AcquireRequest) Call {
 		millis(req.Lease), writer(req.Owner), micros(req.Waited), micros(req.Place))
 }
 
-// ReleaseRead releases a read hold. [ParseRelease] reads its reply. The reply that the owner holds
-// nothing is reliable.
+// ReleaseRead releases a read hold. [ParseRelease] reads its reply. The outcome [backend.NotHeld]
+// is reliable.
 func (d Dialect) ReleaseRead(req backend.ReleaseRequest) Call {
 	r := reader(req.Owner)
 	return call(d.script(readReleaseScript, shardedReadReleaseScript), 3,
@@ -124,7 +124,7 @@ func (d Dialect) ReleaseRead(req backend.ReleaseRequest) Call {
 }
 
 // ReleaseWrite releases one hold, or removes the note of a waiting writer. [ParseRelease] reads its
-// reply. A reply that the owner holds nothing is reliable.
+// reply. The outcome [backend.NotHeld] is reliable.
 func (d Dialect) ReleaseWrite(req backend.ReleaseRequest) Call {
 	return call(d.script(writeReleaseScript, shardedWriteReleaseScript), 3,
 		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease),
@@ -133,7 +133,7 @@ func (d Dialect) ReleaseWrite(req backend.ReleaseRequest) Call {
 
 // KeepWrite releases one hold as ReleaseWrite does, but the lock stays taken after the last
 // release. If the owner also has a read hold, the lock stays taken at least until the lease of that
-// hold ends. [ParseKeep] reads the reply. A reply that the owner holds nothing is reliable.
+// hold ends. [ParseKeep] reads the reply. The outcome [backend.NotHeld] is reliable.
 func (d Dialect) KeepWrite(req backend.ReleaseRequest) Call {
 	return call(d.script(writeReleaseKeepScript, shardedWriteReleaseKeepScript), 3,
 		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease),
@@ -141,8 +141,8 @@ func (d Dialect) KeepWrite(req backend.ReleaseRequest) Call {
 }
 
 // RenewReads renews up to a hundred read holds, and uses the lease of the first request for all of
-// them. [ParseRenewals] reads its reply. A reply that a hold is gone is reliable. An error doesn't
-// say which of the holds caused it.
+// them. [ParseRenewals] reads its reply. If the reply says that a hold is gone, that is reliable.
+// An error doesn't say which of the holds caused it.
 func RenewReads(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 2*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {
@@ -237,8 +237,8 @@ func ParseLookRW(reply any) (backend.LookResult, error) {
 	return res, err
 }
 
-// micros formats a duration in microseconds, for the arguments of a script for which milliseconds
-// are too coarse. It rounds up, so that a short duration doesn't become zero.
+// micros formats a duration in microseconds for a script, where milliseconds would be too coarse.
+// It rounds up, so that a short duration doesn't become zero.
 func micros(d time.Duration) string {
 	n := d.Microseconds()
 	if d%time.Microsecond > 0 {

@@ -21,7 +21,7 @@ type Options struct {
 	Replicas Replicas
 
 	// Settle waits for requests that are still under way after their steps have returned: see
-	// [backend.Capabilities].Settle. It is nil unless steps return when their contexts end.
+	// [backend.Capabilities].Settle. It is set only if steps return as soon as their contexts end.
 	Settle func()
 }
 
@@ -59,8 +59,8 @@ func (s *session) Close() error {
 	return nil
 }
 
-// begin returns the entry for a step's kind of lock. It returns an error if the step isn't
-// possible, or if the server can't be reached.
+// begin returns the entry for a step's kind of lock. It returns an error if the kind isn't
+// supported, the lock can't have this name, ctx has ended, or the server can't be reached.
 func (s *session) begin(ctx context.Context, kind backend.Kind, name, owner string) (*kind, error) {
 	k, err := s.check(ctx, kind, name, owner)
 	if err != nil {
@@ -344,8 +344,8 @@ func (s *session) ForceRelease(
 	return parse(s.run(ctx, k.force(s.Dialect, req)), k.forced)
 }
 
-// Look needs one round trip. It needs a second one if the first doesn't show that the key is a lock
-// of the kind, and not one that stays taken after its release.
+// Look needs one round trip. It needs a second one if the first leaves open whether the key is a
+// lock of the kind, or whether the lock was released but stays taken.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)

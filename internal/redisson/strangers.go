@@ -56,8 +56,8 @@ const (
 	mostOwn = 256
 )
 
-// hashed asks for the holders of a lock that is a hash. The answer is empty if the hash has ten
-// fields or more.
+// hashed asks for the holders of a lock that is stored as a hash. The answer is empty if the hash
+// has ten fields or more.
 func hashed(name string) Command { return call(hashedScript, 1, name).byText() }
 
 // permitted asks for the ids of the ten acquired permits that expire first.
@@ -135,8 +135,8 @@ func (s *strangers) refused(name string) {
 	s.names[name] = a
 }
 
-// saw records the holders of a lock, as listed in the reply r. The parameter asks is the owner
-// whose attempt to acquire the lock was sent in the same round trip.
+// saw records the holders of a lock, as listed in the reply r. The question was sent together with
+// an attempt to acquire the lock, and the owner that made the attempt is passed in asks.
 func (s *strangers) saw(k *kind, name, asks string, r Reply) {
 	owners, _ := r.Value.([]any)
 	s.mu.Lock()

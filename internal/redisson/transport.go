@@ -65,7 +65,7 @@ func (c Call) bySHA() Command { return Command{EvalSHA, c.Script.SHA1, c.Keys, c
 // that.
 func (c Call) byText() Command { return Command{Eval, c.Script.Text, c.Keys, c.Args} }
 
-// ask returns a command that changes nothing. The first of its words is a key.
+// ask returns a command that changes nothing. The first word after the verb is a key.
 func ask(verb string, words ...string) Command {
 	return Command{Verb: verb, Keys: words[:1:1], Args: words[1:]}
 }

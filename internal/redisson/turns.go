@@ -44,12 +44,13 @@ type hearing struct {
 
 const (
 	// lingers is how long the session listens to a lock's grant channels after the last call has
-	// stopped waiting, since often another call starts to wait soon.
+	// stopped waiting, since another call often starts to wait soon afterwards.
 	lingers = 10 * time.Second
 
 	// tooNew is how old an observation of the server's clock must be before a newer one replaces
-	// it. Thus the observation is usually earlier than a grant whose message arrives, even if the
-	// message comes late. But an observation after the grant also works: see observation.since.
+	// it. So when the message about a grant arrives, the observation is usually from before the
+	// grant, even if the message is late. But one from after the grant also works: see
+	// observation.since.
 	tooNew = 500 * time.Millisecond
 )
 
@@ -441,7 +442,7 @@ func (t *turns) forget(name string) {
 
 // translate returns the time of a grant on our clock. As with observation.since, the result isn't
 // later than the actual moment of the grant unless the server's clock was set. translate returns
-// false if it can't tell the time, or if the grant's lease has expired.
+// false if it can't determine that time, or if the grant's lease has expired.
 func (t *turns) translate(g Grant, heard time.Time) (time.Time, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -2,7 +2,7 @@
 // after each change. It reports the changes that no test notices.
 //
 //	go run ./internal/test/mutants                   # all: about an hour
-//	go run ./internal/test/mutants -only dlock/      # those whose file and words match
+//	go run ./internal/test/mutants -only dlock/      # those that match this pattern
 //	DISTSYNC_TESTS=change go run ./internal/test/mutants
 //
 // The changes are listed in mutants.txt. Each is tested with the tests of its own package. No file

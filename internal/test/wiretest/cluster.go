@@ -24,8 +24,8 @@ func Addrs(nodes []*testservers.Server) (addrs []string) {
 	return addrs
 }
 
-// Owners returns two of the nodes. The result has is the node that serves the name's slot, and
-// hasNot is one that doesn't serve it.
+// Owners returns two of the nodes: the one that serves the name's slot, and one that doesn't serve
+// it.
 func Owners(
 	t testing.TB, nodes []*testservers.Server, name string,
 ) (has, hasNot *testservers.Server) {

@@ -396,7 +396,7 @@ func FairBreaks(t *testing.T, p Package, server *testservers.Server) {
 		})
 		return err == nil && res.Holder == Bob && res.Remaining > 0
 	})
-	// This release uses the other session, because s may not have noticed yet that some of its
+	// This release uses the other session, because s might not have noticed that some of its
 	// connections were cut.
 	leaves(t, other, Bob, backend.Freed)
 }
@@ -425,9 +425,9 @@ func FairPermitted(t *testing.T, p Package, server *testservers.Server) {
 	keepsAndForces(t, s, backend.Fair)
 	comes(t, s, Alice)
 	comes(t, s, Bob)
-	// A Redisson owner is put at the front of the line, with a timeout in the future. Then that
-	// owner is removed, and two owners without a timeout are added: one behind the owners that are
-	// Go clients, and one in front of them.
+	// One of Redisson's owners is put at the front of the line, with a timeout in the future. Then
+	// that owner is removed, and two owners without a timeout are added: one behind our owners, and
+	// one in front of them.
 	const line, times, java = "redisson_lock_queue:{lock:n}", "redisson_lock_timeout:{lock:n}",
 		"33333333-3333-3333-3333-333333333333:42"
 	client.LPush(t.Context(), line, java)

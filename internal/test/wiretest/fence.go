@@ -18,8 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A Fence is a fence of the backend on Redis or Valkey. It has the methods of both
-// redisbackend.Fence and valkeybackend.Fence.
+// A Fence is a redisbackend.Fence or a valkeybackend.Fence.
 type Fence interface {
 	Claim(ctx context.Context, keys ...string) error
 	Set(ctx context.Context, key, value string, expires time.Duration) error

@@ -62,9 +62,9 @@ func (r Reply) number(from, to int64) bool {
 	return err == nil && from <= n && n <= to
 }
 
-// Answered tests that a step ends, and that its result agrees with the server's reply. The step is
-// a number, modulo six. If known is false, the result isn't checked, because it may depend on how
-// the client reads meaningless bytes.
+// Answered tests that a step ends, and that its result agrees with the server's reply. The number
+// step, modulo six, selects the step. If known is false, the result isn't checked, because it might
+// depend on how the client reads meaningless bytes.
 func Answered(t *testing.T, b backend.Backend, step byte, said Reply, known bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -214,7 +214,8 @@ func readLength(r *bufio.Reader) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(line[1:]))
 }
 
-// FuzzOwners tests that names and owners may be any bytes, and that different ones aren't confused.
+// FuzzOwners tests that names and owners can consist of any bytes, and that different ones aren't
+// confused.
 func FuzzOwners(f *testing.F, connect func(addr string) backend.Backend) {
 	server := miniredis.RunT(f)
 	s := open(f, connect(server.Addr()))

@@ -100,7 +100,7 @@ func Quoted(args ...any) string {
 	return strings.Join(words, " ")
 }
 
-// quoted returns a word in MONITOR's format, byte by byte.
+// quoted returns a word in MONITOR's format, which escapes each byte separately.
 func quoted(word string) string {
 	var b strings.Builder
 	for i := range len(word) {

@@ -33,9 +33,9 @@ func Moved(t *testing.T, p Package, nodes []*testservers.Server, o Options) {
 }
 
 // Failover tests that clients keep handing a lock to each other during a requested failover, in
-// which a replica becomes the master, and the master a replica. Each acquisition waits until it has
-// reached the only replica, so no lock is lost, and there are never two holders. The old master
-// answers normally for a while, and then with READONLY. The new master doesn't know the scripts.
+// which the master and the replica swap roles. Each acquisition waits until it has reached the only
+// replica, so no lock is lost, and there are never two holders. The old master answers normally for
+// a while, and then with READONLY. The new master doesn't know the scripts.
 func Failover(t *testing.T, p Package, s *testservers.Sentinel) {
 	h := handReplicated(t, p, s)
 	s.Sentinels[0].Do("SENTINEL", "FAILOVER", s.Name)

@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// numbers returns the default permits and limit of a step. For a semaphore these are one permit and
-// a limit of one, and for other kinds 0 and 0.
+// numbers returns the values of Permits and Limit that a step has by default. For a semaphore these
+// are 1 and 1, and for other kinds 0 and 0.
 func numbers(kind backend.Kind) (permits, limit int) {
 	if kind == backend.Permits {
 		return 1, 1

@@ -95,7 +95,7 @@ func Protocol(t *testing.T, server *testservers.Server, s Session) {
 	Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
 	got := m.Commands()
 	if text := wantScriptCall(t, got, 2, "n", channel, 0); !strings.HasSuffix(text, goldenForce) {
-		// before this text, the script checks whether the key may hold a lock
+		// the script begins with a check whether the key could be a lock
 		t.Errorf("script\n%s\nwant at its end\n%s", text, goldenForce)
 	}
 	wantMessage(t, messages, channel, "0")
@@ -170,7 +170,8 @@ func RenewTogether(t *testing.T, server *testservers.Server, s Session) {
 	}
 }
 
-// Braces checks that a name with braces is kept as is, and that its channel gets no more braces.
+// Braces checks that a name with braces is kept as is, and that its channel gets no additional
+// braces.
 func Braces(t *testing.T, server *testservers.Server, s Session) {
 	ctx := t.Context()
 	client := connect(t, server.Addr)

@@ -201,8 +201,8 @@ func ShardedOnOneServer(t *testing.T, p Package, server *testservers.Server) {
 	l.Wait()
 }
 
-// ShardedTogether tests that many sharded channels are subscribed in one round trip, though each
-// needs a separate command.
+// ShardedTogether tests that a client subscribes to many sharded channels in one round trip, though
+// each needs a separate command.
 func ShardedTogether(t *testing.T, p Package, server *testservers.Server) {
 	proxy := NewProxy(t, server.Addr, faults.RESP)
 	s := open(t, p.Server(t, proxy.Addr(), sharded))

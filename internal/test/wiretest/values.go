@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Tenants records the context value of each request in [ContextValues].
+// Tenants records the context value of each request that [ContextValues] makes.
 type Tenants struct {
 	mu   sync.Mutex
 	seen map[string]any // keyed by the lock's name

@@ -26,7 +26,7 @@ const (
 	Lease = 30 * time.Second
 )
 
-// A Session is a session that can notify and renew in batches.
+// A Session is a session that can notify waiters, and can renew holds in batches.
 type Session interface {
 	backend.Session
 	backend.Notifier
