@@ -66,7 +66,7 @@ func (h *hold) handOn(c *Client) bool {
 	}
 	h.state = released
 	h.count = 0
-	h.endContexts(s, ErrNotHeld) // there are contexts only if fn unlocked more than it locked
+	h.endContexts(s, ErrNotHeld) // some remain only if fn unlocked more often than it locked
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
@@ -247,9 +247,9 @@ func (cl *claim) downgraded(
 	return written, true
 }
 
-// giveBackWrite releases the write lock, in the store, of a claim that was downgraded to a read
-// lock. If the store no longer has the write lock, the claim is lost: the write lock might have
-// ended before the read lock was granted, and another client might have written in between.
+// giveBackWrite is called after a claim was downgraded to a read lock. It releases the write lock
+// in the store. If the store no longer has the write lock, the claim is lost: the write lock might
+// have ended before the read lock was granted, and another client might have written in between.
 func (cl *claim) giveBackWrite(c *Client, written *claim) {
 	lease := c.stored(written.Lease())
 	sent := c.now()

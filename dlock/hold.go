@@ -26,7 +26,7 @@ type stay struct {
 	locker *Locker
 	hold   *hold
 	ctx    context.Context
-	alone  bool // whether nothing but the called function could re-enter the hold
+	alone  bool // whether only the called function can re-enter the hold
 	whole  bool // whether re-entries that the function didn't unlock are also released
 }
 

@@ -324,7 +324,7 @@ type detour struct {
 	first  *store // asked first, unless it is nil
 	splits int    // the number of consecutive attempts with split votes
 	quiet  time.Time
-	sure   time.Time // until then, a refusal by a single store is believed
+	sure   time.Time // until when a refusal by a single store is believed
 	until  time.Time
 }
 

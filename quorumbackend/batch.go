@@ -8,7 +8,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A renewal is the state of one request of a batch.
+// A renewal is the state of one request in a batch.
 type renewal struct {
 	poll
 	h     *hold // nil if the session doesn't know the hold

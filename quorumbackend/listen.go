@@ -40,7 +40,7 @@ func (s *session) Subscribe(
 	order := s.order(req.Name)
 	for i, st := range order {
 		patience := subscribePatience * s.patience(st)
-		if i == len(order)-1 { // limited even for the last one, since the others may be back
+		if i == len(order)-1 { // wait longer for the last, but not forever: others may be back
 			patience = max(patience, longestPause)
 		}
 		sub, err := x.subscribe(ctx, st, patience)
@@ -67,8 +67,8 @@ func (s *session) Subscribe(
 
 var errClosed = errors.New("the session is closed")
 
-// subscribe subscribes at a store, and gives up after the time patience. If the subscription
-// becomes active later, it is closed.
+// subscribe subscribes at a store. It gives up after the given time. If the subscription becomes
+// active later, it is closed.
 func (x *subscription) subscribe(
 	ctx context.Context, st *store, patience time.Duration,
 ) (backend.Subscription, error) {

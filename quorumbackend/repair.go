@@ -139,8 +139,8 @@ func (s *session) mend(st *store) {
 }
 
 // confirm asks the other stores whether they have a hold, so that the session can soon forget that
-// the repaired store lacked it. confirm uses Look, because a renewal might overtake one with a
-// longer lease.
+// the repaired store lacked it. confirm uses Look instead of a renewal, since a renewal might run
+// concurrently with another one whose lease is longer, and shorten the hold.
 func (s *session) confirm(h *hold, serial uint64) {
 	s.mu.Lock()
 	if h.serial != serial || h.votes == nil || h.dying {

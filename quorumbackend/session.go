@@ -16,7 +16,7 @@ import (
 type session struct {
 	limits backend.Limits
 	stores []*store
-	orders [][]*store // for each store, the order of all stores if it is asked first
+	orders [][]*store // orders[i] is the order of all stores if store i is asked first
 	need   int        // the number of stores that make a majority
 	prompt bool       // no store's steps ever wait
 	began  time.Time
@@ -147,8 +147,8 @@ var errShortened = &backend.Error{
 	Err:  errors.New("held, but an earlier request with a shorter lease may yet arrive"),
 }
 
-// renew renews a hold in a majority of the stores. If too few stores have the hold for a majority,
-// the hold ends.
+// renew renews a hold in a majority of the stores. If so many stores lack the hold that the others
+// aren't a majority, the hold ends.
 func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held bool, err error) {
 	s.mu.Lock()
 	if h.count == 0 {
