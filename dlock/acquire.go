@@ -385,8 +385,8 @@ func (c *Client) over(ctx context.Context) error {
 }
 
 // giveUp returns the error of a call that ends for the reason given. It adds what is known about
-// the lock. The error says that someone else holds the lock only if the store said so, or this
-// client knew it, during the call.
+// the lock. The error mentions another holder only if the store reported one, or this client knew of
+// one, during the call.
 func (a *acquisition) giveUp(why error) error {
 	waited := why == errWaited
 	if waited {

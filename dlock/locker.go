@@ -246,7 +246,7 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, c.stepError(ctx, err)
 		}
-		if res.Released || !kind.Shared() { // otherwise its readers might share a write lock
+		if res.Released || !kind.Shared() { // else this client's readers might share a write lock
 			l.struck(kind, mine)
 		}
 		if res.Released || l.storedKind() == kind {

@@ -54,8 +54,8 @@ func (s *session) attempt(
 	}
 }
 
-// isSure reports whether the session believes a single store's refusal for a name without looking
-// at the other stores.
+// isSure reports whether the session believes a single store that refuses the lock with this name,
+// without looking at the other stores.
 func (s *session) isSure(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,8 @@ func (s *session) isSure(name string) bool {
 	return d != nil && time.Now().Before(d.sure)
 }
 
-// believe makes the session believe a single store's refusal for a name for a while.
+// believe makes the session believe, for a while, a single store that refuses the lock with this
+// name.
 func (s *session) believe(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

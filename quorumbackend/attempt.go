@@ -319,7 +319,7 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	return remaining
 }
 
-// A detour is a temporary change of the order in which a session asks the stores for one name.
+// A detour is a temporary change of the order in which a session asks the stores for one lock.
 type detour struct {
 	first  *store // asked first, unless it is nil
 	splits int    // the number of consecutive attempts with split votes
@@ -336,8 +336,8 @@ const (
 	mostSplits    = 6 // after this many, pauses don't grow
 )
 
-// order returns the stores in the order in which they are asked for a name. Stores that are down
-// come last.
+// order returns the stores in the order in which they are asked for the lock with the given name.
+// Stores that are down come last.
 func (s *session) order(name string) []*store {
 	order := s.orders[home(name, len(s.stores))]
 	var first *store
@@ -369,7 +369,7 @@ func (s *session) order(name string) []*store {
 	return order
 }
 
-// detourLocked returns the detour for a name. It creates one if there is none.
+// detourLocked returns the detour for a lock's name. It creates one if there is none.
 func (s *session) detourLocked(name string) *detour {
 	if d := s.detours[name]; d != nil {
 		return d
@@ -386,8 +386,9 @@ func (s *session) detourLocked(name string) *detour {
 	return d
 }
 
-// direct makes the session ask the given store before the others for a name, for the remaining time
-// of another owner's hold. If remaining is 0, direct only resets the count of split votes.
+// direct makes the session ask the given store first for the lock with this name, until another
+// owner's hold ends. The parameter remaining is how long that hold lasts. If it is 0, direct only
+// resets the count of split votes.
 func (s *session) direct(name string, first *store, remaining time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

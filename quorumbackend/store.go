@@ -124,7 +124,7 @@ type round[Res any] struct {
 	s       *session
 	caller  context.Context
 	ctx     context.Context // context of the requests
-	stop    func() bool     // stops the propagation from caller to ctx; may be nil
+	stop    func() bool     // makes the end of caller no longer cancel ctx; may be nil
 	cancel  context.CancelFunc
 	do      func(context.Context, *store) (Res, error)
 	replies chan reply[Res]
