@@ -385,8 +385,8 @@ func (c *Client) over(ctx context.Context) error {
 }
 
 // giveUp returns the error of a call that ends for the reason given. It adds what is known about
-// the lock. The error mentions another holder only if the store reported one, or this client knew of
-// one, during the call.
+// the lock. The error mentions another holder only if the store reported one during the call, or
+// this client knew of one.
 func (a *acquisition) giveUp(why error) error {
 	waited := why == errWaited
 	if waited {

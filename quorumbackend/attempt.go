@@ -119,7 +119,7 @@ func (s *session) try(
 }
 
 // haveLocked returns the stores that have a hold. If they aren't a majority, it adds the stores
-// that may have it. It adds no other stores, since their answers may concern another owner.
+// that might have it. It adds no other stores, since their answers might concern another owner.
 func (s *session) haveLocked(h *hold) (have set) {
 	stores := s.inLocked(h, granted)
 	if len(stores) < s.need {
@@ -140,7 +140,7 @@ func (a *attempt) askFirst() {
 			st := a.left[0]
 			a.ask(st)
 			a.left = a.left[1:]
-			// Even a store that was down gets time to answer, since it may be the only one left.
+			// Even a store that was down gets time to answer, since it might be the only one left.
 			deadline = a.sent.Add(max(a.longest, st.least))
 		}
 		if !a.take(deadline) && (a.over() || a.waiting == 0 && len(a.left) == 0) {
@@ -237,7 +237,7 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 			set(f.at, doubtful)
 		}
 	}
-	h.ends = later(h.ends, time.Now().Add(req.Lease)) // silent stores may grant it only now
+	h.ends = later(h.ends, time.Now().Add(req.Lease)) // silent stores might grant it only now
 	if a.yes.size() < s.need {
 		return false
 	}

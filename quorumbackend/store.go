@@ -19,7 +19,7 @@ const (
 	downFor         = time.Second            // how long a store counts as down after a failure
 	releasePatience = 9                      // extra wait in a release, in multiples of patience
 	longestMore     = 500 * time.Millisecond // maximum extra wait in a release
-	grace           = time.Second            // how long a request may outlast its round
+	grace           = time.Second            // how long a request is allowed to outlast its round
 )
 
 // A store is one of the stores that vote, as seen by one session.
@@ -118,7 +118,7 @@ type reply[Res any] struct {
 	err  error
 }
 
-// A round carries out one step in several stores. A request that may block has its own goroutine,
+// A round carries out one step in several stores. A request that might block has its own goroutine,
 // so that the round can abandon a store that hangs. The outcome in that store is then unknown.
 type round[Res any] struct {
 	s       *session
@@ -229,7 +229,7 @@ func (r *round[Res]) deadline() time.Time {
 }
 
 // last returns when to stop waiting for an answer that is needed for a majority, or the zero time
-// if there is no limit. There is a limit once a store has failed, since the round may hold votes
+// if there is no limit. There is a limit once a store has failed, since the round might hold votes
 // that keep others out.
 func (r *round[Res]) last() time.Time {
 	if len(r.failures) == 0 {
