@@ -204,9 +204,9 @@ func (cl *claim) mayDowngrade(c *Client, read *claim) (sent instant, ok bool) {
 	return sent, true
 }
 
-// downgraded processes the answer to the request for a read lock that a downgrade sent. done says
-// that no further request is needed. If the store granted the read lock, downgraded returns a claim
-// for the write lock, which the caller must release.
+// downgraded processes the answer to a downgrade's request for a read lock. done says that no
+// further request is needed. If the store granted the read lock, downgraded returns a claim for the
+// write lock, which the caller must release.
 func (cl *claim) downgraded(
 	c *Client, read *claim, sent instant, res backend.AcquireResult, err error,
 ) (written *claim, done bool) {
