@@ -25,10 +25,10 @@ type call struct {
 	name     string
 	party    party
 	o        acquireOptions
-	bound    *hold         // the lock's hold in the caller's context, or nil
-	partners bool          // whether other calls can have the same party, and re-enter its hold
+	bound    *hold         // the hold on this lock in the caller's context, or nil
+	partners bool          // whether the party can make other calls that re-enter its hold
 	budget   time.Duration // the longest time that the call may wait; 0 if unknown
-	quiet    bool          // no log of failures: the wait is bounded, and its error tells them
+	quiet    bool          // log no failures: the wait is bounded, so the error reports them
 	began    instant
 	excluded func() // if not nil, called when the store says that someone else has the lock
 }
@@ -38,7 +38,7 @@ type call struct {
 // carries out late still belongs to that claim.
 type inquiry struct {
 	h        *hold   // the hold that the attempts ask for
-	within   *hold   // the hold that the call re-enters, found by its context or party
+	within   *hold   // the hold that the call re-enters: the one in its context, or its party's
 	attempt  uint64  // the number of the latest attempt
 	sent     instant // when that attempt was sent
 	seen     uint64  // the number of attempts this client had made when the wait began
@@ -246,7 +246,7 @@ func (a *acquisition) own() (*hold, error) {
 }
 
 // ownHold returns the hold of a call's party, or nil. It returns an error if the party already
-// holds the lock, but for that reason isn't allowed to acquire what the call asks for.
+// holds the lock in a way that rules out what the call asks for.
 func (a *acquisition) ownHold(s *state) (*hold, error) {
 	o := s.object(a.kind, a.name)
 	if h := o.current(s, a.kind, a.party); h != nil || o == nil {
@@ -290,8 +290,8 @@ func (c *call) variable() *variable {
 func (a *acquisition) single() bool { return a.o.bounded && a.o.wait == 0 }
 
 // retries reports whether the call tries again after err. A call that mustn't wait doesn't, unless
-// its context has ended or the client is closed: then the next try asks nothing, and returns the
-// context's error or ErrClosed.
+// its context has ended or the client is closed. Then the next try sends no request, and returns
+// the context's error or ErrClosed.
 func (a *acquisition) retries(ctx context.Context, err error) bool {
 	if isFinal(err) {
 		return false
@@ -325,8 +325,8 @@ func isFinal(err error) bool {
 }
 
 // fail records err as the reason why an attempt failed. If cut is set, the attempt failed only
-// because the call ended. That says little, so fail then ignores err if the store has answered
-// another attempt, or another failure is recorded.
+// because the call ended. Such an error says little, so it is ignored if the store has answered
+// another attempt, or if another failure is recorded.
 func (a *acquisition) fail(cut bool, err error) {
 	if !cut || !a.answered && a.failure == nil {
 		a.failure = err
@@ -362,7 +362,7 @@ func isHeld(err error) bool {
 func isErrHeld(err error) bool { return err == errHeld || err == errHeldHere }
 
 // errWaited is the cause of a call's context when the wait has run out. It is never returned to
-// callers, so the context that a caller passes can't end with this cause.
+// callers, so a context that a caller passes can't have this cause.
 var errWaited = errors.New("the wait is over")
 
 // An endError is an error that ends a wait. The call makes no further attempt.
@@ -385,8 +385,8 @@ func (c *Client) over(ctx context.Context) error {
 }
 
 // giveUp returns the error of a call that ends for the reason given. It adds what is known about
-// the lock. The error says that someone else holds the lock only if the store said so, or this
-// client knew it, during the call.
+// the lock. The error mentions another holder only if the store reported one during the call, or
+// this client knew of one.
 func (a *acquisition) giveUp(why error) error {
 	waited := why == errWaited
 	if waited {
@@ -695,7 +695,7 @@ func (cl *claim) confirmOnce(ctx context.Context, c *Client, lost func(*claim, *
 	s := c.lock()
 	defer c.unlock()
 	if backend.Kind(cl.kind) != req.Kind {
-		return false // the claim is for reading by now, the answer for writing
+		return false // downgraded since the request, so the answer is about the write lock
 	}
 	if isDisplaced(err) {
 		res, err = backend.LookResult{}, nil
@@ -706,8 +706,8 @@ func (cl *claim) confirmOnce(ctx context.Context, c *Client, lost func(*claim, *
 	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.Until()
 }
 
-// request returns the request that an attempt sends. If the call is one that waits, the request
-// also registers the call as a waiting writer, or gives it a place in the line of a fair lock.
+// request returns the request that an attempt sends. If the call can wait, the request also
+// registers the call as a waiting writer, or gives it a place in the line of a fair lock.
 func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
 	req := at.h.claim.acquireRequest(at.lease, false)
 	switch {
@@ -723,8 +723,8 @@ func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
 	return req
 }
 
-// placeLease returns how long the store remembers that this call waits to write, if it doesn't ask
-// again. It returns 0 if the call doesn't want to write.
+// placeLease returns how long after each request the store remembers that this call waits to write.
+// It returns 0 if the call doesn't want to write.
 func (a *acquisition) placeLease() time.Duration {
 	if !a.kind.Notes() {
 		return 0
@@ -732,9 +732,9 @@ func (a *acquisition) placeLease() time.Duration {
 	return min(longestPlace, max(a.o.lease, shortestPlace))
 }
 
-// The store remembers a waiting writer for as long as the lease that it wants, but not longer or
-// shorter than these limits. The first call in the queue repeats its request each time a third of
-// this time has passed.
+// The store remembers a waiting writer for as long as the lease that the writer wants, but within
+// these limits. The first call in the queue repeats its request each time a third of this time has
+// passed.
 const (
 	longestPlace  = 3 * time.Second
 	shortestPlace = 300 * time.Millisecond
@@ -826,8 +826,9 @@ func (a *acquisition) reenter(ctx context.Context, h *hold) error {
 	return h.failReentry(s, asked, res, err)
 }
 
-// prolong records that the store granted a re-entry or a partial release. The request asked for the
-// lease asked. The next renewal will ask for the other one, lease.
+// prolong records that the store granted a re-entry or a partial release. sent is when its request
+// was sent, and asked is the lease that was granted. The parameter lease is what renewals ask for
+// from now on.
 func (h *hold) prolong(s *state, sent instant, lease, asked time.Duration) {
 	cl := h.claim
 	cl.StepGranted(sent, lease, asked)

@@ -192,8 +192,8 @@ func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 //
 // The Hold is lost when the first of its locks is lost. The Hold's context then ends with that loss
 // as its cause, but the other locks stay held until [Hold.Release]. Calls with the Hold's context
-// re-enter each of the locks. [Hold.Until] returns the earliest time of all locks. [Hold.Name] and
-// [Hold.HolderID] return those of all locks, joined by ", ". [Hold.Token], and [Token] of the
+// re-enter each of the locks. [Hold.Until] returns the earliest of the locks' times. [Hold.Name]
+// and [Hold.HolderID] return those of all locks, joined by ", ". [Hold.Token], and [Token] of the
 // Hold's context, return the token of the last Locker given to [All] that has tokens. To get the
 // token of another lock, acquire that lock with the context. [Hold.Release] releases all locks
 // concurrently, and joins the errors.

@@ -13,7 +13,7 @@ import (
 // sends the releases that end several holds in one batch. The work before and after these requests
 // is done for each lock separately.
 
-// A joint is one call of several that make their attempts together, in one batch.
+// A joint is one of several calls that make their attempts together, in one batch.
 type joint struct {
 	part *part
 	a    *acquisition
@@ -184,8 +184,8 @@ func longest(ctx context.Context, parts []*part) *hold {
 	return h
 }
 
-// leaveTogether begins the releases that can be sent in one batch, if there are at least two, and
-// returns them in all. It returns the remaining holds in others.
+// leaveTogether begins the releases that can be sent in one batch, if there are at least two. The
+// result all contains these releases, and the result others contains the remaining holds.
 func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 	s := c.lock()
 	defer c.unlock()

@@ -51,8 +51,8 @@ func (n *notice) give() {
 
 // A claim is what an acquisition requests from the store, and what the store then grants, under one
 // owner string. Each outermost acquisition makes a new claim, so that a late request of an earlier
-// acquisition can't affect it. The holds of several parties can rest on one claim: those of readers
-// at the same time, and others one after the other (see [hold.handOn]).
+// acquisition can't affect it. The holds of several parties can rest on one claim: readers share it
+// at the same time, and other parties have it one after the other (see [hold.handOn]).
 type claim struct {
 	object *object
 	owner  string // in the store
@@ -68,7 +68,7 @@ type claim struct {
 	noted   bool   // whether the store might list the owner string as waiting
 	leaving bool   // its last release is under way
 	dead    bool   // its last release has begun, or it was lost, so it isn't used any more
-	after   uint32 // the number of the client's latest attempt at the grant; wraps around
+	after   uint32 // how many attempts the client had made when this was granted; wraps around
 	more    *more  // nil for plain locks
 }
 
@@ -79,8 +79,8 @@ type more struct {
 	holds int    // the number of holds that share the claim and aren't released
 	joins uint64 // the number of joins so far
 	lent  alarm  // rings when readers can no longer share the write lock
-	under *hold  // if the party reads while it writes: its write hold; or nil
-	inner *claim // for a write lock: its holder's read claim, even if that is over; or nil
+	under *hold  // for a read lock taken under a write: the write hold, until that ends
+	inner *claim // for a write lock: the claim of the reads under it, even if that is over
 	other *claim // during a downgrade: the claim that the store might have instead
 
 	permit // of a semaphore
@@ -184,7 +184,8 @@ func (cl *claim) supersede(s *state) {
 	}
 }
 
-// rivals returns this client's claims that can't coexist with cl in the store. They can be invalid.
+// rivals returns this client's claims that can't coexist with cl in the store. Some of them might
+// no longer be valid.
 func (o *object) rivals(cl *claim) (all []*claim) {
 	if o == nil || cl.kind.Many() {
 		return nil
@@ -208,8 +209,8 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 
 // overtaken reports whether another attempt of this client also acquired the lock, and was answered
 // before a's attempt. The store might have granted either attempt first, so it is unknown which of
-// the two claims was lost. If there is such an attempt, overtaken asks the store about its claim,
-// and the caller of overtaken must make a new attempt for a.
+// the two claims was lost. If there is such an attempt, overtaken asks the store about that
+// attempt's claim, and the caller of overtaken must make a new attempt for a.
 func (a *acquisition) overtaken(s *state) (overtaken bool) {
 	now := s.now()
 	for _, mine := range s.object(a.kind, a.name).rivals(a.h.claim) {
@@ -221,8 +222,8 @@ func (a *acquisition) overtaken(s *state) (overtaken bool) {
 	return overtaken
 }
 
-// begunSince reports whether this client holds the lock that the acquisition waits for, by an
-// attempt that was sent later than the time since.
+// begunSince reports whether this client holds the lock that the acquisition waits for, and got it
+// by an attempt that was sent after the given time.
 func (a *acquisition) begunSince(s *state, since instant) bool {
 	now := s.now()
 	return slices.ContainsFunc(a.in.object.rivals(a.h.claim), func(mine *claim) bool {
@@ -367,7 +368,7 @@ func (h *hold) drop(s *state) {
 	o.tidy(s)
 }
 
-// vacate lets the next plain call lock the Locker of a released hold.
+// vacate is called when a hold is released. It lets the next plain call lock the hold's Locker.
 func (h *hold) vacate(s *state) {
 	v := h.variable()
 	if v == nil || v.hold != h {

@@ -61,7 +61,7 @@
 // acquired a moment ago, and is renewed, an unlock hands it over to the next in the queue without a
 // request to the store, which is a thousand times faster. [WithHandover] limits how long this goes
 // on, so that other processes get their turn. Its comment says what happens if another client
-// forces such a lock.
+// force-unlocks such a lock.
 //
 // If a client has released a lock and wants it again, it first lets each of the other waiting
 // clients have it once, if the store can count them. It asks for their number together with the

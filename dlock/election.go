@@ -197,8 +197,8 @@ func (e *Election) sitOut(before *stay) {
 }
 
 // IsLeader reports whether this candidate leads now: the lead function of [Election.Run] is
-// running, and its context hasn't ended, even according to the clock. IsLeader doesn't ask the
-// store. The answer might be out of date a moment later.
+// running, and its context hasn't ended. IsLeader also checks the clock, but doesn't ask the store.
+// The answer might be out of date a moment later.
 func (e *Election) IsLeader() bool {
 	e.mustBeMade()
 	term := e.term.Load()

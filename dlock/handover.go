@@ -66,7 +66,7 @@ func (h *hold) handOn(c *Client) bool {
 	}
 	h.state = released
 	h.count = 0
-	h.endContexts(s, ErrNotHeld) // there are contexts only if fn unlocked more than it locked
+	h.endContexts(s, ErrNotHeld) // some remain only if fn unlocked more often than it locked
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
@@ -204,9 +204,9 @@ func (cl *claim) mayDowngrade(c *Client, read *claim) (sent instant, ok bool) {
 	return sent, true
 }
 
-// downgraded processes the answer to the request for a read lock that a downgrade sent. done says
-// that no further request is needed. If the store granted the read lock, downgraded returns a claim
-// for the write lock, which the caller must release.
+// downgraded processes the answer to a downgrade's request for a read lock. done says that no
+// further request is needed. If the store granted the read lock, downgraded returns a claim for the
+// write lock, which the caller must release.
 func (cl *claim) downgraded(
 	c *Client, read *claim, sent instant, res backend.AcquireResult, err error,
 ) (written *claim, done bool) {
@@ -247,9 +247,9 @@ func (cl *claim) downgraded(
 	return written, true
 }
 
-// giveBackWrite releases the write lock, in the store, of a claim that was downgraded to a read
-// lock. If the store no longer has the write lock, the claim is lost: the write lock might have
-// ended before the read lock was granted, and another client might have written in between.
+// giveBackWrite is called after a claim was downgraded to a read lock. It releases the write lock
+// in the store. If the store no longer has the write lock, the claim is lost: the write lock might
+// have ended before the read lock was granted, and another client might have written in between.
 func (cl *claim) giveBackWrite(c *Client, written *claim) {
 	lease := c.stored(written.Lease())
 	sent := c.now()

@@ -26,16 +26,17 @@ type stay struct {
 	locker *Locker
 	hold   *hold
 	ctx    context.Context
-	alone  bool // whether nothing but the called function could re-enter the hold
+	alone  bool // whether only the called function can re-enter the hold
 	whole  bool // whether re-entries that the function didn't unlock are also released
 }
 
 // Acquire waits for the lock as [Locker.LockContext] does, and returns a Hold. If ctx names an
-// owner, or comes from another hold of this lock, Acquire acts for it, and re-enters its hold.
-// Otherwise it acts for a new owner. Two Holds with new owners exclude each other, even from one
-// Locker, and are separate from the Locker's plain calls. With Wait(0), Acquire gives up with
-// [ErrNotAcquired] if someone else holds the lock. The errors are those of LockContext. The context
-// of the Hold ends with ctx. To bound only the wait, use [Wait].
+// owner, Acquire acts for that owner, and re-enters its hold if it has one. If ctx comes from
+// another hold of this lock, Acquire re-enters that hold. Otherwise it acts for a new owner. Two
+// Holds with new owners exclude each other, even from one Locker, and are separate from the
+// Locker's plain calls. With Wait(0), Acquire gives up with [ErrNotAcquired] if someone else holds
+// the lock. The errors are those of LockContext. The context of the Hold ends with ctx. To bound
+// only the wait, use [Wait].
 func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	got, err := l.enter(ctx, acquireOptions{}, opts)
 	if err != nil {
@@ -343,9 +344,10 @@ func (s *stay) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// reportLeft returns how many times a function that has returned re-entered the hold without
-// unlocking it. It logs how many unlocks are missing, including those of read locks that the
-// function took while it wrote. It must be called only if no other calls use the hold's party.
+// reportLeft is called after a function under the hold has returned. It returns how many times the
+// function re-entered the hold without unlocking it. It logs how many unlocks are missing,
+// including those of read locks that the function took while it wrote. It must be called only if no
+// other calls use the hold's party.
 func (h *hold) reportLeft(c *Client, released bool) (left int) {
 	s := c.lock()
 	defer c.unlock()

@@ -32,7 +32,7 @@ type HoldInfo struct {
 	// It is empty unless [WithCallers] is set.
 	Caller string
 
-	Since   time.Time // when the request that got the lock was sent, or it was handed over
+	Since   time.Time // when the request that got the lock was sent, or the lock was handed over
 	Until   time.Time // until when it is guaranteed to be held: see [Hold.Until]
 	Renewed bool      // whether it is renewed; false for a fixed lease
 
@@ -132,7 +132,7 @@ func called(p party, kind protocol.Kind) string {
 	}
 }
 
-// Stats holds a client's counters since its creation.
+// Stats contains a client's counters, which start at its creation.
 type Stats struct {
 	// Acquisitions, by how the lock was acquired: see [Via].
 	FromStore, HandedOver, Reentered, Joined, Granted uint64
@@ -142,7 +142,7 @@ type Stats struct {
 
 	Released            uint64 // unlocks, whatever their outcome
 	Lost                uint64 // lost holds, including those with a fixed lease
-	Renewed, NotRenewed uint64 // renewals of single locks, with and without an answer
+	Renewed, NotRenewed uint64 // renewals, counted per lock: answered and unanswered ones
 
 	Closed bool // whether the client is closed
 }

@@ -109,7 +109,7 @@ func (q *queue) keepPlaces(c *Client, claims []*claim) {
 	if a := q.waiting(res.Holder); a != nil {
 		lease := res.Remaining
 		if lease < 0 {
-			lease = keepInterval // not known to the store; the first renewal comes sooner than this
+			lease = keepInterval // the store can't say; the first renewal comes before this ends
 		}
 		q.grant(s, a, sent, lease)
 	}
@@ -129,9 +129,9 @@ func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
 // still renews the places in time, unless it takes about 2 s to get an answer.
 func (q *queue) patience() time.Duration { return max(keepInterval, 2*q.trip) }
 
-// took records the time that an answer took. If there was no answer, late says whether the time for
-// it had run out. If that happens twice in a row, took increases its estimate of the round trip to
-// the store.
+// took records the time that an answer took. If there was no answer, the parameter late says
+// whether the time to wait for it had run out. If that happens twice in a row, took increases its
+// estimate of the round trip to the store.
 func (q *queue) took(trip time.Duration, late bool, err error) {
 	switch {
 	case err == nil:
@@ -342,8 +342,8 @@ func (o *object) leavePlaces(s *state, v *variable) {
 	}
 }
 
-// returnPlaces puts the plain calls of a Locker that was unlocked back in line, if they have no
-// place there.
+// returnPlaces is called when a Locker was unlocked. It puts the Locker's plain calls back in line,
+// if they have no place there.
 func (q *queue) returnPlaces(v *variable) {
 	for a := q.first; a != nil; a = a.next {
 		if a.variable() == v && (a.h == nil || !a.h.claim.noted) && !a.trying {

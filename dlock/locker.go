@@ -49,8 +49,8 @@ type variable struct {
 
 	// Guarded by Client.mu.
 	waiting int32 // plain calls in the queue
-	hold    *hold // the hold from lock to unlock; a read lock's only until it is lost
-	owed    int   // how many unlocks are due for read locks whose loss state.forget dropped
+	hold    *hold // the current hold until its unlock; for a read lock, until its unlock or loss
+	owed    int   // how many unlocks are still due for lost read locks that state.forget removed
 }
 
 // newLocker returns a Locker for a kind of lock.
@@ -205,10 +205,11 @@ func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, erro
 	return err == nil, l.wrap("trylock", err)
 }
 
-// UnlockContext releases the lock. If an owner has locked it several times, it undoes one of these.
-// It works even if ctx has ended before the call. It tries for at most 5 s, but not beyond the end
-// of the lease, nor for longer than ctx allows. If the store hasn't answered by then, the error
-// says so, the caller no longer has the lock, and the release continues in the background.
+// UnlockContext releases the lock. If an owner has locked it several times, UnlockContext undoes
+// one of these acquisitions. It works even if ctx has ended before the call. It tries for at most
+// 5 s, but not beyond the end of the lease, nor for longer than ctx allows. If the store hasn't
+// answered by then, the error says so, the caller no longer has the lock, and the release continues
+// in the background.
 //
 // It returns [ErrNotHeld] if the caller never held the lock, and [ErrLost] if the hold had already
 // been lost. The client remembers at most 1,024 losses of owners, each for ten leases. After that,
@@ -245,7 +246,7 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, c.stepError(ctx, err)
 		}
-		if res.Released || !kind.Shared() { // otherwise its readers might share a write lock
+		if res.Released || !kind.Shared() { // else this client's readers might share a write lock
 			l.struck(kind, mine)
 		}
 		if res.Released || l.storedKind() == kind {
@@ -254,17 +255,17 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	}
 }
 
-// claims returns this client's claims on a Locker's lock that end if the store frees the lock of
-// the given kind, because of a ForceUnlock.
+// claims returns this client's claims on a Locker's lock that end when a ForceUnlock frees the lock
+// of the given kind.
 func (l *Locker) claims(kind protocol.Kind) []*claim {
 	s := l.client.lock()
 	defer l.client.unlock()
 	return s.object(l.kind, l.name).claims(kind)
 }
 
-// claims returns this client's claims on a lock that end if the store frees the lock of the given
-// kind, because of a ForceUnlock. A read lock that a party took while it wrote ends together with
-// the write lock, and not when read locks are freed.
+// claims returns this client's claims on a lock that end when a ForceUnlock frees the lock of the
+// given kind. A read lock that a party took while it wrote ends together with the write lock, and
+// not when read locks are freed.
 func (o *object) claims(kind protocol.Kind) []*claim {
 	var claims []*claim
 	if o != nil && kind.Many() {
@@ -297,7 +298,7 @@ func (cl *claim) goesWith(kind protocol.Kind) bool {
 	return kind.Shared() == (cl.retain() == nil)
 }
 
-// struck is called after the store has carried out a ForceUnlock of this client. It ends the claims
+// struck is called after the store has carried out a ForceUnlock by this client. It ends the claims
 // in mine, which this client held before the request. The client might have acquired other claims
 // after that, but before the store carried out the request. Such claims have ended, too, so struck
 // asks the store about them.
@@ -348,7 +349,7 @@ func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
 }
 
 // HoldCount returns the number of unlocks that the caller needs to fully release the lock. It is 0
-// if the caller doesn't hold the lock, by this client's own clock or in the store.
+// unless the caller holds the lock both by this client's own clock and in the store.
 func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 	l.mustBeMade()
 	n, err := l.count(ctx)

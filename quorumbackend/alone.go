@@ -9,7 +9,7 @@ import (
 )
 
 // longestSecondLook limits the pause before an attempt looks at the lock a second time. The pause
-// is normally as long as the session waits for the other stores, which may be minutes. A shorter
+// is normally as long as the session waits for the other stores, which might be minutes. A shorter
 // one would cost round trips and might split the votes between owners.
 const longestSecondLook = 100 * time.Millisecond
 
@@ -17,8 +17,8 @@ const longestSecondLook = 100 * time.Millisecond
 //
 // If the store that is asked first refuses, the session looks at the other stores. It believes the
 // refusal if the lock isn't free there either. If the lock is free there, there are two possible
-// reasons. Another owner may just have obtained the first store's vote, or released the other
-// stores' votes. That state lasts only a moment. Or the first store may have a leftover hold,
+// reasons. Another owner might just have obtained the first store's vote, or released the other
+// stores' votes. That state lasts only a moment. Or the first store might have a leftover hold,
 // because it hung during the release, its clock stands still, or an attempt died. To find out,
 // attempt looks again shortly after. If nothing has changed by then, it asks the other stores
 // without the first.
@@ -31,7 +31,7 @@ func (s *session) attempt(
 			return res, err
 		}
 		o := s.others(ctx, req, alone)
-		// This is only for plain locks. A refused Write may have left notes, which the caller
+		// This is only for plain locks. A refused Write might have left notes, which the caller
 		// removes later.
 		if req.Kind == backend.Exclusive && len(o.conflicts) >= s.need {
 			err := failed(o.conflicts, len(s.stores), s.need, false)
@@ -54,8 +54,8 @@ func (s *session) attempt(
 	}
 }
 
-// isSure reports whether the session believes a single store's refusal for a name without looking
-// at the other stores.
+// isSure reports whether the session believes a single store that refuses the lock with this name,
+// without looking at the other stores.
 func (s *session) isSure(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,8 @@ func (s *session) isSure(name string) bool {
 	return d != nil && time.Now().Before(d.sure)
 }
 
-// believe makes the session believe a single store's refusal for a name for a while.
+// believe makes the session believe, for a while, a single store that refuses the lock with this
+// name.
 func (s *session) believe(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,8 +83,8 @@ type others struct {
 	conflicts []failure // stores in which the name isn't a lock of this kind
 }
 
-// until returns the stores whose holds end at the given time, or earlier or later by at most the
-// duration apart.
+// until returns the stores whose holds end at the given time. The times can differ by up to the
+// duration in apart.
 func (o *others) until(end, apart time.Duration) (stores []*store) {
 	for i, x := range o.ends {
 		if (x < 0) == (end < 0) && (x-end).Abs() <= apart {
@@ -151,8 +152,8 @@ func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone 
 //
 // Holds that end at the same time belong to one owner. If a majority of the stores has such holds,
 // not counting the first store, the waiters listen at one of them, since the owner will release the
-// lock there. For a read-write lock, the times don't identify an owner, since there may be several
-// holders.
+// lock there. For a read-write lock, the times don't identify an owner, since there might be
+// several holders.
 func (s *session) refusedBy(
 	alone *store, req backend.AcquireRequest, res backend.AcquireResult, o others,
 ) backend.AcquireResult {

@@ -119,7 +119,7 @@ func (s *session) try(
 }
 
 // haveLocked returns the stores that have a hold. If they aren't a majority, it adds the stores
-// that may have it. It adds no other stores, since their answers may concern another owner.
+// that might have it. It adds no other stores, since their answers might concern another owner.
 func (s *session) haveLocked(h *hold) (have set) {
 	stores := s.inLocked(h, granted)
 	if len(stores) < s.need {
@@ -140,7 +140,7 @@ func (a *attempt) askFirst() {
 			st := a.left[0]
 			a.ask(st)
 			a.left = a.left[1:]
-			// Even a store that was down gets time to answer, since it may be the only one left.
+			// Even a store that was down gets time to answer, since it might be the only one left.
 			deadline = a.sent.Add(max(a.longest, st.least))
 		}
 		if !a.take(deadline) && (a.over() || a.waiting == 0 && len(a.left) == 0) {
@@ -237,7 +237,7 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 			set(f.at, doubtful)
 		}
 	}
-	h.ends = later(h.ends, time.Now().Add(req.Lease)) // silent stores may grant it only now
+	h.ends = later(h.ends, time.Now().Add(req.Lease)) // silent stores might grant it only now
 	if a.yes.size() < s.need {
 		return false
 	}
@@ -319,12 +319,12 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	return remaining
 }
 
-// A detour is a temporary change of the order in which a session asks the stores for one name.
+// A detour is a temporary change of the order in which a session asks the stores for one lock.
 type detour struct {
 	first  *store // asked first, unless it is nil
 	splits int    // the number of consecutive attempts with split votes
 	quiet  time.Time
-	sure   time.Time // until then, a refusal by a single store is believed
+	sure   time.Time // until when a refusal by a single store is believed
 	until  time.Time
 }
 
@@ -336,8 +336,8 @@ const (
 	mostSplits    = 6 // after this many, pauses don't grow
 )
 
-// order returns the stores in the order in which they are asked for a name. Stores that are down
-// come last.
+// order returns the stores in the order in which they are asked for the lock with the given name.
+// Stores that are down come last.
 func (s *session) order(name string) []*store {
 	order := s.orders[home(name, len(s.stores))]
 	var first *store
@@ -369,7 +369,7 @@ func (s *session) order(name string) []*store {
 	return order
 }
 
-// detourLocked returns the detour for a name. It creates one if there is none.
+// detourLocked returns the detour for a lock's name. It creates one if there is none.
 func (s *session) detourLocked(name string) *detour {
 	if d := s.detours[name]; d != nil {
 		return d
@@ -386,8 +386,9 @@ func (s *session) detourLocked(name string) *detour {
 	return d
 }
 
-// direct makes the session ask the given store before the others for a name, for the remaining time
-// of another owner's hold. If remaining is 0, direct only resets the count of split votes.
+// direct makes the session ask the given store first for the lock with this name, until another
+// owner's hold ends. The parameter remaining is how long that hold lasts. If it is 0, direct only
+// resets the count of split votes.
 func (s *session) direct(name string, first *store, remaining time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A renewal is the state of one request of a batch.
+// A renewal is the state of one request in a batch.
 type renewal struct {
 	poll
 	h     *hold // nil if the session doesn't know the hold
@@ -77,8 +77,8 @@ func (b *batch) ask(ctx context.Context) {
 		return struct{}{}, b.at(ctx, st)
 	})
 	defer r.leave()
-	// Choose all stores before asking any of them. The first answers may already decide the result,
-	// but the leases in the other stores must also be renewed.
+	// Choose all stores before asking any of them. The first answers might already decide the
+	// result, but the leases in the other stores must also be renewed.
 	r.ask(slices.DeleteFunc(slices.Clone(b.s.stores), func(st *store) bool {
 		return !b.asks(st)
 	})...)
@@ -96,7 +96,7 @@ func (b *batch) ask(ctx context.Context) {
 	for i := range b.renewals {
 		b.settle(i, true)
 	}
-	<-b.answered // another goroutine may still be calling answer
+	<-b.answered // another goroutine might still be calling answer
 }
 
 // asks reports whether a store has a hold to renew.
@@ -146,7 +146,7 @@ func (b *batch) at(ctx context.Context, st *store) (failed error) {
 	return failed
 }
 
-// got counts a store's answer to one renewal. The answer may come after the batch has ended.
+// got counts a store's answer to one renewal. The answer might come after the batch has ended.
 func (b *batch) got(i int, st *store, res backend.RenewResult, err error) {
 	b.mu.Lock()
 	x := &b.renewals[i]

@@ -9,8 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A debt is a hold that a store may have granted to an attempt that has ended. The session must
-// release it there, and sends releases until the store has answered. If the store may still carry
+// A debt is a hold that a store might have granted to an attempt that has ended. The session must
+// release it there, and sends releases until the store has answered. If the store might still carry
 // out an earlier request, the session repeats the release until that request's lease would have
 // expired, and once more after that.
 type debt struct {
@@ -18,8 +18,8 @@ type debt struct {
 	at      *store
 	attempt string
 	lease   time.Duration
-	late    int       // the number of acquisitions that may still be carried out
-	out     int       // the number of unanswered releases that may still be carried out
+	late    int       // the number of acquisitions that might still be carried out
+	out     int       // the number of unanswered releases that might still be carried out
 	ends    time.Time // when every requested lease has expired
 	due     time.Time
 	pause   time.Duration // before the next release
@@ -43,7 +43,7 @@ const (
 	lastPatience   = time.Minute // how long a silent store's debt is kept after its leases expire
 )
 
-// oweLocked records a debt: a store may have granted a hold that it must now release.
+// oweLocked records a debt: a store might have granted a hold that it must now release.
 func (s *session) oweLocked(h *hold, at *store, late int) {
 	if w := s.lenderLocked(h); w != nil {
 		w.barred.add(at) // a late release would end another Read there
@@ -61,7 +61,7 @@ func (s *session) oweLocked(h *hold, at *store, late int) {
 		ends: later(h.ends, now), due: now,
 	}
 	if h.dying {
-		x.out = 1 // an earlier release may still be under way
+		x.out = 1 // an earlier release might still be under way
 	}
 	d.list = append(d.list, x)
 	if d.added == nil {
@@ -83,7 +83,7 @@ func (s *session) oweLocked(h *hold, at *store, late int) {
 // release of that vote yet.
 var errOwed = errors.New("an earlier vote of this store is not given back yet")
 
-// owed returns a failure for each store at which an attempt has a debt. It omits stores that may
+// owed returns a failure for each store at which an attempt has a debt. It omits stores that might
 // still carry out an acquisition of the attempt.
 func (s *session) owed(attempt string) (failures []failure) {
 	s.mu.Lock()
@@ -158,7 +158,7 @@ func (s *session) payDue() (next time.Time, more bool) {
 // pay1 sends one release for a debt.
 func (s *session) pay1(ctx context.Context, d *debt) error {
 	s.mu.Lock()
-	if !slices.Contains(s.debts.list, d) { // it is paid, and its name may be in use again
+	if !slices.Contains(s.debts.list, d) { // it is paid, and its name might be in use again
 		s.debts.trying.remove(d.at)
 		s.mu.Unlock()
 		return nil
@@ -186,8 +186,8 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	}
 	// The outcome Left means that the store carried out more than one acquisition.
 	left := err == nil && res.Outcome == backend.Left
-	// A store that didn't answer for a while may now carry out all earlier requests, in any order.
-	// So its first answer isn't final.
+	// A store that didn't answer for a while might now carry out all earlier requests, in any
+	// order. So its first answer isn't final.
 	done := answered && !left && (d.late == 0 || !sent.Before(d.ends) && !silent)
 	if w := s.holds[key{backend.Write, d.name, d.owner}]; done && d.out == 0 && w != nil &&
 		w.attempt == d.attempt && d.kind == backend.Read {

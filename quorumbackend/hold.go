@@ -22,8 +22,8 @@ type hold struct {
 	users int           // the number of steps that use the hold or wait for it
 
 	// attempt is the owner name in requests to the stores: the owner's name with a number. Each
-	// attempt has a new number, since stores may still carry out requests of the previous attempt.
-	// The number is reused if that attempt got no vote.
+	// attempt has a new number, since stores might still carry out requests of the previous
+	// attempt. The number is reused if that attempt got no vote.
 	attempt  string
 	borrowed bool // whether this is a Read that uses the attempt of its owner's Write
 	// serial is the number of this set of votes. It distinguishes answers about these votes from
@@ -31,14 +31,14 @@ type hold struct {
 	serial uint64
 
 	count  int
-	noted  bool   // whether stores may have notes that this Write is waiting
+	noted  bool   // whether stores might have notes that this Write is waiting
 	dying  bool   // it is being released
 	first  *store // the first store that granted it
 	votes  []vote
 	rounds uint32        // the number of renewals: see vote.since
 	lease  time.Duration // the last lease
 	ends   time.Time     // when every requested lease has expired
-	// barred is the set of stores that may still carry out a release of a Read with this attempt.
+	// barred is the set of stores that might still carry out a release of a Read with this attempt.
 	// It is used for a Write and for the Read within it.
 	barred set
 }
@@ -54,9 +54,9 @@ type vote struct {
 	since   uint32 // the number of the last renewal before the hold was found again
 
 	asking bool // whether a repair of this vote is under way or due
-	late   int  // the number of acquisitions that may still be carried out
+	late   int  // the number of acquisitions that might still be carried out
 
-	// doubt is the shortest lease of an unanswered request to the store, or zero. The store may
+	// doubt is the shortest lease of an unanswered request to the store, or zero. The store might
 	// carry out that request at any time, so the hold can't be relied on for longer.
 	doubt time.Duration
 }
@@ -68,7 +68,7 @@ const (
 	unasked  verdict = iota // not asked, or certainly didn't carry out the request
 	granted                 // has the hold
 	doubtful                // was asked, and hasn't answered
-	denied                  // another owner has the lock there; a Write may have left a note
+	denied                  // another owner has the lock there; a Write might have left a note
 	struck                  // reported that it no longer has the hold
 	freed                   // has released the hold
 )
@@ -76,7 +76,7 @@ const (
 // clear empties a hold.
 func (h *hold) clear() { h.count, h.noted, h.dying, h.first, h.votes = 0, false, false, nil, nil }
 
-// enter begins a step that may change the count of a hold. No other such step with the same key
+// enter begins a step that can change the count of a hold. No other such step with the same key
 // begins before leave is called.
 func (s *session) enter(ctx context.Context, k key) (*hold, error) {
 	s.mu.Lock()
@@ -118,8 +118,8 @@ func (s *session) unuse(h *hold) {
 	}
 }
 
-// sweepLocked occasionally deletes holds whose leases have expired, since the client may never ask
-// for them again.
+// sweepLocked occasionally deletes holds whose leases have expired, since the client might never
+// ask for them again.
 func (s *session) sweepLocked() {
 	if len(s.holds) < max(s.sweepAt, 1024) {
 		return
@@ -186,7 +186,7 @@ func (s *session) inLocked(h *hold, verdicts ...verdict) []*store {
 	return stores
 }
 
-// doubtLocked records that a store left a request unanswered, and may still carry it out.
+// doubtLocked records that a store left a request unanswered, and might still carry it out.
 func (h *hold) doubtLocked(st *store, lease time.Duration) {
 	if h.kind == backend.Read || h.kind == backend.Write || h.votes == nil {
 		return // the request can't shorten the hold

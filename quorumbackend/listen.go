@@ -40,7 +40,7 @@ func (s *session) Subscribe(
 	order := s.order(req.Name)
 	for i, st := range order {
 		patience := subscribePatience * s.patience(st)
-		if i == len(order)-1 { // limited even for the last one, since the others may be back
+		if i == len(order)-1 { // wait longer for the last, but not forever: others might be back
 			patience = max(patience, longestPause)
 		}
 		sub, err := x.subscribe(ctx, st, patience)
@@ -67,8 +67,8 @@ func (s *session) Subscribe(
 
 var errClosed = errors.New("the session is closed")
 
-// subscribe subscribes at a store, and gives up after the time patience. If the subscription
-// becomes active later, it is closed.
+// subscribe subscribes at a store. It gives up after the given time. If the subscription becomes
+// active later, it is closed.
 func (x *subscription) subscribe(
 	ctx context.Context, st *store, patience time.Duration,
 ) (backend.Subscription, error) {
@@ -113,7 +113,7 @@ func (x *subscription) subscribe(
 }
 
 // wake is called when a store wakes a subscriber. After a split vote, it delays the wake-up, since
-// the message may concern votes that were just released.
+// the message might concern votes that were just released.
 func (x *subscription) wake() {
 	x.s.mu.Lock()
 	var wait time.Duration
@@ -187,7 +187,7 @@ func (s *session) desert(st *store) {
 }
 
 // moveLocked begins to move a subscription. Once the subscription is active at the new store, it
-// wakes its subscriber, since a release may have been missed.
+// wakes its subscriber, since a release might have been missed.
 func (s *session) moveLocked(x *subscription, to *store) {
 	if x.moving || x.closed || x.at == nil {
 		return

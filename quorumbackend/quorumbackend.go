@@ -137,8 +137,8 @@ func (s *session) check(k backend.Kind) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%w: %s", err, whyNot(k))}
 }
 
-// home returns the number of the store that is asked first for a name. It is the same for all
-// clients.
+// home returns the number of the store that is asked first for the lock with the given name. It is
+// the same for all clients.
 func home(name string, stores int) int {
 	return int(crc32.ChecksumIEEE([]byte(name)) % uint32(stores))
 }

@@ -19,7 +19,7 @@ type poll struct {
 	sure    int // the number of voters that said yes and aren't in refuted
 }
 
-// pollLocked begins a renewal. The voters are the stores that have the hold or may have it. All
+// pollLocked begins a renewal. The voters are the stores that have the hold or might have it. All
 // other stores count as no.
 func (s *session) pollLocked(h *hold, lease time.Duration) poll {
 	h.ends, h.lease = later(h.ends, time.Now().Add(lease)), lease
@@ -54,8 +54,8 @@ func (p *poll) count(st *store, has, stays bool) {
 	}
 }
 
-// gone reports whether too few stores are left for a majority. A store that lacks the hold, or may
-// have lacked it for a moment, isn't counted.
+// gone reports whether too few stores are left for a majority. A store that lacks the hold, or
+// might have lacked it for a moment, isn't counted.
 func (p *poll) gone() bool { return p.no > p.stores-p.need }
 
 // held reports whether a majority has confirmed the hold and the hold isn't gone.
@@ -74,7 +74,7 @@ type repair struct {
 // stores were down when the hold was acquired, another owner held the lock there, or they lost the
 // hold.
 //
-// A store that has the hold again counts from then on. But during the gap, another owner may have
+// A store that has the hold again counts from then on. But during the gap, another owner might have
 // held the lock in that store and in a second store that has since lost the hold. The next renewal
 // would still find a majority, and the holder would never know. So the session remembers the gap
 // until a majority of other stores has confirmed the hold in a later renewal. These stores have had
@@ -139,8 +139,8 @@ func (s *session) mend(st *store) {
 }
 
 // confirm asks the other stores whether they have a hold, so that the session can soon forget that
-// the repaired store lacked it. confirm uses Look, because a renewal might overtake one with a
-// longer lease.
+// the repaired store lacked it. confirm uses Look instead of a renewal, since a renewal might run
+// concurrently with another one whose lease is longer, and shorten the hold.
 func (s *session) confirm(h *hold, serial uint64) {
 	s.mu.Lock()
 	if h.serial != serial || h.votes == nil || h.dying {

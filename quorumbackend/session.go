@@ -16,7 +16,7 @@ import (
 type session struct {
 	limits backend.Limits
 	stores []*store
-	orders [][]*store // for each store, the order of all stores if it is asked first
+	orders [][]*store // orders[i] is the order of all stores if store i is asked first
 	need   int        // the number of stores that make a majority
 	prompt bool       // no store's steps ever wait
 	began  time.Time
@@ -140,15 +140,15 @@ func (s *session) Renew(
 	return backend.RenewResult{Held: held}, err
 }
 
-// errShortened is the error of a store that renewed a hold but may still shorten it, because an
+// errShortened is the error of a store that renewed a hold but might still shorten it, because an
 // earlier request with a shorter lease is unanswered.
 var errShortened = &backend.Error{
 	Kind: backend.Unknown,
 	Err:  errors.New("held, but an earlier request with a shorter lease may yet arrive"),
 }
 
-// renew renews a hold in a majority of the stores. If too few stores have the hold for a majority,
-// the hold ends.
+// renew renews a hold in a majority of the stores. If so many stores lack the hold that the others
+// aren't a majority, the hold ends.
 func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held bool, err error) {
 	s.mu.Lock()
 	if h.count == 0 {
@@ -233,8 +233,8 @@ func (s *session) doubt(h *hold, st *store, serial uint64, lease time.Duration) 
 	}
 }
 
-// lose ends a hold that no longer has a majority. Stores that may still have the hold are asked to
-// release it.
+// lose ends a hold that no longer has a majority. Stores that might still have the hold are asked
+// to release it.
 func (s *session) lose(h *hold, serial uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,13 +247,13 @@ func (s *session) lose(h *hold, serial uint64) {
 	}
 }
 
-// dropLocked forgets a hold. Stores that may still have the hold are asked to release it.
+// dropLocked forgets a hold. Stores that might still have the hold are asked to release it.
 func (s *session) dropLocked(h *hold) {
 	s.oweAllLocked(h)
 	h.clear()
 }
 
-// oweAllLocked records a debt at each store that has a hold or a note of a waiting Write, or may
+// oweAllLocked records a debt at each store that has a hold or a note of a waiting Write, or might
 // still grant the hold.
 func (s *session) oweAllLocked(h *hold) {
 	for i, v := range h.votes {
@@ -379,7 +379,7 @@ func (s *session) giveBack(
 		}
 	}
 	had = len(s.inLocked(h, freed))
-	burnt, conflicts := false, 0 // burnt means that a release may still be under way
+	burnt, conflicts := false, 0 // burnt means that a release might still be under way
 	s.mu.Unlock()
 
 	r := newRound(s, context.Background(), ctx, func(

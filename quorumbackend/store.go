@@ -19,7 +19,7 @@ const (
 	downFor         = time.Second            // how long a store counts as down after a failure
 	releasePatience = 9                      // extra wait in a release, in multiples of patience
 	longestMore     = 500 * time.Millisecond // maximum extra wait in a release
-	grace           = time.Second            // how long a request may outlast its round
+	grace           = time.Second            // how long a request is allowed to outlast its round
 )
 
 // A store is one of the stores that vote, as seen by one session.
@@ -36,8 +36,8 @@ type store struct {
 	// silence is the pause before the next debt is paid at the store. It is 0 unless the store
 	// failed to answer the last release for a debt. The session's mutex guards silence and resume.
 	silence time.Duration
-	resume  time.Time    // no debt is paid at the store until then
-	down    atomic.Int64 // it counts as down until then, in ns after began; 0 if it isn't down
+	resume  time.Time    // no debt is paid at the store before this time
+	down    atomic.Int64 // until when the store counts as down, in ns after began; 0 if it isn't
 	// repairs holds the repairs that are due. The session's mutex guards repairs and menders.
 	repairs []repair
 	menders int // the number of goroutines that make repairs
@@ -118,13 +118,13 @@ type reply[Res any] struct {
 	err  error
 }
 
-// A round carries out one step in several stores. A request that may block has its own goroutine,
+// A round carries out one step in several stores. A request that might block has its own goroutine,
 // so that the round can abandon a store that hangs. The outcome in that store is then unknown.
 type round[Res any] struct {
 	s       *session
 	caller  context.Context
 	ctx     context.Context // context of the requests
-	stop    func() bool     // stops the propagation from caller to ctx; may be nil
+	stop    func() bool     // makes the end of caller no longer cancel ctx; may be nil
 	cancel  context.CancelFunc
 	do      func(context.Context, *store) (Res, error)
 	replies chan reply[Res]
@@ -229,7 +229,7 @@ func (r *round[Res]) deadline() time.Time {
 }
 
 // last returns when to stop waiting for an answer that is needed for a majority, or the zero time
-// if there is no limit. There is a limit once a store has failed, since the round may hold votes
+// if there is no limit. There is a limit once a store has failed, since the round might hold votes
 // that keep others out.
 func (r *round[Res]) last() time.Time {
 	if len(r.failures) == 0 {
@@ -248,7 +248,7 @@ func (r *round[Res]) longestOut() time.Duration {
 }
 
 // next returns the next answer. It returns false if there is none before the deadline or before the
-// caller's context ends, or if all stores have answered. A zero deadline means that there is none.
+// caller's context ends, or if all stores have answered. A zero deadline means no deadline.
 func (r *round[Res]) next(deadline time.Time) (rep reply[Res], ok bool) {
 	if r.waiting == 0 {
 		return rep, false
@@ -333,9 +333,9 @@ func (r *round[Res]) failure() error {
 	return failed(r.failures, len(r.s.stores), r.s.need, r.partly)
 }
 
-// failed returns the error of a step that was carried out by fewer stores than it needs. That
-// number is need, and n is the number of all stores. If partly is set, some stores carried it out,
-// and the error's kind is Unknown instead of Retry.
+// failed returns the error of a step that was carried out by too few stores. The parameter need is
+// the number that the step requires, and n is the number of all stores. If partly is set, some
+// stores carried the step out, and the error's kind is Unknown instead of Retry.
 func failed(failures []failure, n, need int, partly bool) error {
 	slices.SortFunc(failures, func(x, y failure) int { return x.at.number - y.at.number })
 	kind, refused := backend.Retry, 0

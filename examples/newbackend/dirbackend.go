@@ -255,7 +255,7 @@ func (s dirSession) step(
 	}
 }
 
-// guard locks the directory's guard, and waits for that if necessary.
+// guard locks the directory's guard, waiting if necessary.
 //
 // The file is opened each time, since a flock belongs to the open file. Goroutines that shared an
 // open file would all have the flock at the same time. The file is never removed. Otherwise a

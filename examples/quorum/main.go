@@ -88,8 +88,8 @@ func run(ctx context.Context, out io.Writer, addrs string) error {
 	})
 }
 
-// play makes workers increment a counter that only the lock guards. Meanwhile, while the lock is
-// held, it kills a server.
+// play makes workers increment a counter that only the lock guards. It first holds the lock itself,
+// kills a server, and checks that the lock is still held.
 func play(ctx context.Context, out io.Writer, servers []string, kill func()) error {
 	holder, hangUp := connect(servers)
 	defer hangUp()

@@ -173,7 +173,7 @@ func (s *Server) start() error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s does not answer: %w", s.spec.Program, err)
 		}
-		time.Sleep(5 * time.Millisecond) // poll, since a server doesn't tell when it is ready
+		time.Sleep(5 * time.Millisecond) // poll, since a server doesn't say when it is ready
 	}
 }
 
