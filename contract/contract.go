@@ -151,7 +151,7 @@ type Store struct {
 // not, end cancels the fault. If the fault held the request back, the store carries that request
 // out before end returns. If a harness doesn't support a kind of fault, end returns false.
 //
-// The method [faults.Proxy.Strike] is a Strike. For a store inside the process, a Strike may
+// The method [faults.Proxy.Strike] is a Strike. For a store inside the process, a Strike can
 // instead make a step return an error before or after its commit.
 type Strike func(blow faults.Blow, n int) (end func() (struck bool))
 
@@ -181,7 +181,7 @@ func Run(t *testing.T, h Harness) {
 const (
 	// caseLimit is the time limit of a case. When it is reached, the context of the case's env
 	// ends, so a case that waits for the store fails. A case that ignores its context can't be
-	// stopped, so it ends the whole process, as go test -timeout does.
+	// stopped. The suite then ends the whole process with a panic, as go test -timeout does.
 	caseLimit = 2 * time.Minute
 
 	// virtualCaseLimit is the time limit of a case in a bubble, where waiting costs nothing.
@@ -378,8 +378,8 @@ func (e *env) eventually(what string, cond func() bool) {
 	}
 }
 
-// skipWithout skips the case unless has is true. The skip message contains what, the name of the
-// missing capability.
+// skipWithout skips the case if the store lacks a capability, that is, if the parameter has is
+// false. The skip message names the capability, which is given as the parameter what.
 func (e *env) skipWithout(has bool, what string) {
 	e.Helper()
 	if !has {

@@ -52,8 +52,8 @@ type sentStep struct {
 	err        error
 }
 
-// A which is a filter for steps. A zero field matches any value, except that a zero kind doesn't
-// match grants.
+// The type which is a filter for steps. A zero field matches any value, except that a zero kind
+// doesn't match grants.
 type which struct {
 	kind  stepKind
 	name  string
@@ -167,7 +167,8 @@ func unsure(x *transit) error {
 	return x.carryOut(x.ctx)
 }
 
-// before returns a fault that calls other, which changes the store, and then carries the step out.
+// before returns a fault that first calls the function other, which changes the store, and then
+// carries the step out.
 func before(other func()) fault {
 	return func(x *transit) error {
 		other()
@@ -175,8 +176,8 @@ func before(other func()) fault {
 	}
 }
 
-// after returns a fault that carries the step out, and then calls other, which changes the store,
-// before the client receives the answer.
+// after returns a fault that carries the step out, and then calls the function other, which changes
+// the store before the client receives the answer.
 func after(other func()) fault {
 	return func(x *transit) error {
 		err := x.carryOut(x.ctx)
@@ -673,7 +674,7 @@ func (s *faultySubscription) Close() {
 	s.f.subscribed(s.name, -1)
 }
 
-// RenewBatch sends the requests without a fault in one batch, and the others individually.
+// RenewBatch sends the requests to which no fault applies in one batch, and the others one by one.
 func (s *faultySession) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {
@@ -701,7 +702,8 @@ func (s *faultySession) ReleaseBatch(
 	throughTogether(ctx, s.f, reqs, release, s.inner.Release, s.bare.Batcher.ReleaseBatch, answer)
 }
 
-// throughTogether sends the steps without a fault in one batch, and the others individually.
+// throughTogether sends the steps to which no fault applies in one batch, and the others one by
+// one.
 func throughTogether[Req, Res any](
 	ctx context.Context, f *faultyBackend, reqs []Req, noted func(Req) *sentStep,
 	one func(context.Context, Req) (Res, error), batch func(

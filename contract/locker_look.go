@@ -82,8 +82,8 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	return info
 }
 
-// wantHolder fails the test unless the process that has the lock and all askers report h as the
-// lock's only holder, with this count.
+// wantHolder asks several processes who holds the lock: the holder's own process, in the parameter
+// has, and the askers. It fails the test unless all of them report only h, with the given count.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {

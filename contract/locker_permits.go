@@ -142,8 +142,8 @@ func (l *lab) out(name string) int {
 	return manyPermits - res.Available
 }
 
-// wantOut fails the test unless exactly want permits are taken in the store. eventuallyOut waits
-// until exactly want permits are taken.
+// wantOut fails the test unless exactly the wanted number of permits is taken in the store.
+// eventuallyOut waits until that is so.
 func (l *lab) wantOut(name string, want int, when string) {
 	l.Helper()
 	if n := l.out(name); n != want {
@@ -809,7 +809,7 @@ func permitsFixed(l *lab) {
 	two := l.permits(s, 2, dlock.FixedLease(l.longLease()))
 	l.eventuallyOver("the short one is over", one.Lost())
 	l.took(begin, short-short/100, "permits with a fixed lease")
-	wait := l.waitsFor(s, 1) // might have to wait, since the store can end the lease a little late
+	wait := l.waitsFor(s, 1) // the call might wait, since the store can end the lease a little late
 	wait.ok()
 	if isOver(two.Lost()) {
 		l.Error("permits with a long lease ended with one that had a short one")

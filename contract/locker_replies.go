@@ -513,7 +513,8 @@ func hangingRelease(l *lab) {
 		}
 	}
 
-	// If the caller sets no limit, an unlock waits 5 s, or until the lease ends.
+	// If the caller sets no limit, an unlock waits for 5 s, or until the lease ends if that is
+	// earlier.
 	if !l.h.Virtual {
 		return
 	}
@@ -660,7 +661,7 @@ func everyFault(l *lab) {
 			}
 		}
 	}
-	// The trials use different names, so they all run at once to save real time.
+	// To save real time, all trials run at once. They can, because they use different names.
 	p, q := l.process(dlock.WithLease(lease)), l.process(dlock.WithLease(lease))
 	var calls []*call
 	for _, tr := range trials {

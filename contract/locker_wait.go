@@ -730,7 +730,8 @@ func failsForAWhile(l *lab) {
 		p.next(3, which{kind: acquireStep}, what)
 		l.start("LockContext", func() error { return lk.LockContext(l.ctx) }).ok()
 		l.unlock(lk)
-		// When a call's context ends, its error says both why it ended and what had failed.
+		// If the call's time is over, its error wraps both the reason for that and the store's
+		// last error.
 		r := p.on(which{kind: acquireStep}, what)
 		ctx, cancel := context.WithTimeout(l.ctx, 100*time.Millisecond)
 		l.wantError(lk.LockContext(ctx), "LockContext while the store fails",

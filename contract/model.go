@@ -75,8 +75,8 @@ type modelTimes struct {
 	places         []time.Duration // lifetimes of places in line and of writers' notes
 }
 
-// virtualTimes is for virtual time. Its leases end at different times, and its pauses end shortly
-// before or after them.
+// virtualTimes is for virtual time. Its leases end at different times. Some of its pauses end
+// shortly before the end of a lease, and some shortly after it.
 var virtualTimes = modelTimes{
 	leases: []time.Duration{10 * time.Second, 30 * time.Second, 100 * time.Second},
 	pauses: []time.Duration{
@@ -259,8 +259,8 @@ func newModelRun(e *env, prefix string) *modelRun {
 	return r
 }
 
-// run takes the steps in order, but stops early if a call of the function enough returns true. If
-// an answer is wrong, the error lists the steps and answers up to that one.
+// run takes the steps in order. Before each step it calls the function enough, and stops if the
+// result is true. If an answer is wrong, the error lists the steps and answers up to that one.
 func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 	defer r.sessions["a"].Close()
 	defer r.sessions["b"].Close()

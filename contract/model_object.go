@@ -384,8 +384,8 @@ func (o object) acquireRead(s modelStep, i int, t moment) []outcome {
 	return []outcome{in, out}
 }
 
-// bars returns the time until which notes keep out a Read, once as the least that the store must
-// do, and once as the most that it may do. The first result counts only the notes that certainly
+// bars returns how long notes keep out a Read. The store must refuse it until the first result, and
+// is allowed to refuse it until the second. The first result counts only the notes that certainly
 // keep the Read out. The second also counts the owner's own note, and notes that are about as old
 // as the Read.
 func (o object) bars(i int, arrived ending, t moment) (must, may ending) {

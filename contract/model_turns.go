@@ -196,8 +196,8 @@ func (o object) settle(x ending) object {
 
 // moved returns the states that an object may have moved on to, after its expired holds were
 // removed. Some places in line may have expired. The store may have granted the lock to the first
-// in line and, if that grant has expired because the owner was dead, to the next. Or it has granted
-// nothing, and leaves that to the next step.
+// in line and, if that grant has expired because the owner was dead, to the next. Or it has not
+// granted the lock yet, because it does so only in the next step.
 func (o object) moved(t moment, strict bool) (all []object) {
 	for left := range 1 << len(o.line) { // for each set of owners whose places may have expired
 		p, possible, finally := o, true, true

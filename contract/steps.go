@@ -799,8 +799,8 @@ var contextCases = []testCase{
 			late, cancel := context.WithDeadline(e.ctx, time.Now().Add(-time.Hour))
 			defer cancel()
 
-			// truth compares the error of a step with the state of the store. done reports whether
-			// the step had an effect in the store.
+			// truth compares the error of a step with the state of the store. The parameter done
+			// says whether the step had an effect in the store.
 			truth := func(step string, err error, done bool) {
 				e.Helper()
 				switch {

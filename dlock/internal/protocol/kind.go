@@ -2,8 +2,8 @@ package protocol
 
 import "github.com/seed951563bd/distsync/backend"
 
-// A Kind is a kind of lock, or a side of one. Its methods describe how it differs from other kinds.
-// No other code distinguishes kinds.
+// A Kind is a kind of lock, or one side of a read-write lock. Its methods describe how it differs
+// from other kinds. No other code distinguishes kinds.
 type Kind backend.Kind
 
 // A Family is a set of kinds. In a family, locks with the same name are one lock, even if their

@@ -35,7 +35,7 @@ type rare struct {
 	// grant is the lease with which the store gave the claim to the first in line. It is 0 after
 	// the first renewal.
 	grant  time.Duration
-	wanted Instant // until when the call that was first in line wants the claim
+	wanted Instant // the time until which the call that was first in line wants the claim
 }
 
 // manyRenewals is the count at which a Promise stops counting renewals.
@@ -258,9 +258,9 @@ func (p *Promise) Left(now Instant) time.Duration {
 	return max(p.rare.kept-now, 0)
 }
 
-// Becomes turns the promise of a write into that of a read, for a downgrade. The read's promise is
-// other. The store has granted the read until the given instant. The write must still be released,
-// and its state moves to rest.
+// Becomes turns the promise of a write into that of a read, for a downgrade. The parameter other is
+// the promise of the read, which the store has granted until the given instant. The write must
+// still be released, and Becomes copies its promise to rest for that.
 func (p *Promise) Becomes(other, rest *Promise, until Instant) {
 	rest.lease, rest.horizon, rest.counts = p.lease, p.horizon, p.counts
 	p.horizon, p.counts = other.horizon, other.counts
@@ -327,7 +327,7 @@ func (p *Promise) Effective() time.Duration {
 }
 
 // Confirmed returns the time at which the request for the last grant was sent. The parameter began
-// is when the acquiring request was sent. Confirmed never returns an earlier time.
+// is when the acquiring request was sent. The result is never earlier than that.
 func (p *Promise) Confirmed(began Instant) Instant {
 	if p.Stays() {
 		return max(p.rare.sent, began)
@@ -335,10 +335,10 @@ func (p *Promise) Confirmed(began Instant) Instant {
 	return max(p.Until()-Promised(p.Effective()), began)
 }
 
-// Next returns the time of the next renewal. That is about lease/part after the instant in after,
-// but never later than the deadline. The lease counts as no longer than the limit in most. The time
-// is rounded down to a multiple of a sixteenth of the lease, so that the renewals of claims with
-// the same lease can be sent in batches.
+// Next returns the time of the next renewal. That is about lease/part after the given instant, but
+// never later than the deadline. If the lease is longer than the parameter most, Next uses most
+// instead. The time is rounded down to a multiple of a sixteenth of the lease, so that the renewals
+// of claims with the same lease can be sent in batches.
 func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	lease := min(p.Effective(), most)
 	at := after + lease/part
