@@ -29,12 +29,12 @@
 //   - "histories" lets several clients make random calls while it injects faults of all kinds. Then
 //     it searches for an order of the calls in which a single lock would have given the same
 //     answers. If there is none, it writes the history to a directory and prints its path. With go
-//     test -artifacts it writes to the directory of the artifacts. Set DISTSYNC_HISTORY_SEED to
+//     test -artifacts, that is the artifact directory of the test. Set DISTSYNC_HISTORY_SEED to
 //     repeat a run.
 //
 // Cases about locks that have at most one holder run for plain locks, and again for each other kind
-// of such locks: "as fenced", "as write" and "as fair". Some also run "as read", and "as permits"
-// for a semaphore with one permit. Each kind also has its own cases: about fencing tokens,
+// that has at most one: "as fenced", "as write" and "as fair". Some also run "as read" and, for a
+// semaphore with one permit, "as permits". Each kind also has its own cases: about fencing tokens,
 // concurrent readers, writers that wait, numbers of permits, and the line of a Fair lock. There are
 // also cases for a store that can keep a released lock taken, for a [backend.Inspector] and for a
 // [backend.Lister].
@@ -93,7 +93,7 @@ type Harness struct {
 	part          string         // part of the suite
 	again         bool           // set if cases run again, for another kind or without hand-over
 	clientOptions []dlock.Option // extra options of the clients in the cases for Lockers
-	// the clients have no Trace; by default each case checks that the Trace is consistent
+	// set if the clients have no Trace; otherwise each case checks that the Trace is consistent
 	untraced bool
 	kind     backend.Kind // kind of lock, in cases that run for several kinds
 	lacking  *bool        // set by the first case if the store doesn't support this kind
@@ -220,7 +220,7 @@ type env struct {
 	kind  backend.Kind // kind of lock that the case runs for; [backend.Exclusive] by default
 
 	pulse   *pulse
-	excused *atomic.Bool // set when a slow machine excuses a failure; nil if no failure is excused
+	excused *atomic.Bool // set when a slow machine excuses a failure; nil if failures always count
 
 	clients []*faultyBackend
 

@@ -247,10 +247,10 @@ func newFaults(inner backend.Backend) *faultyBackend {
 	}
 }
 
-// on applies a fault to all later steps that match, unless an earlier rule applies to them.
+// on sets a fault for all later steps that match w, except those to which an earlier rule applies.
 func (f *faultyBackend) on(w which, what fault) *rule { return f.next(-1, w, what) }
 
-// next applies a fault to the next n steps that match.
+// next is like on, but applies the fault only n times. If n is negative, there is no limit.
 func (f *faultyBackend) next(n int, w which, what fault) *rule {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -486,7 +486,7 @@ func (f *faultyBackend) Open() backend.Session {
 	if f.hideBatches {
 		s.can.BatchRenewer, s.can.Batcher = nil, nil
 	}
-	s.can.Steps = backend.StepsMayHang // the faults may hang even if the store's steps don't
+	s.can.Steps = backend.StepsMayHang // a fault can make a step hang, even if the store can't
 	return s
 }
 

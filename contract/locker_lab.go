@@ -15,8 +15,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A lab is the environment of a case for a Locker: an env, and a session with which another process
-// reads and changes the store.
+// A lab is the environment of a case for a Locker: an env, and a session that stands for another
+// process, which reads and changes the store.
 type lab struct {
 	*env
 	other backend.Session

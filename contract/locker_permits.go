@@ -416,7 +416,7 @@ func permitsWithin(l *lab) {
 		h, err := s.Acquire(after, 4)
 		l.noError(err, "Acquire within the context of a Hold that is over")
 		l.release(h)
-		// A lock ignores a hold of permits in its context.
+		// Locking ignores a hold of permits to which the context refers.
 		l.noError(s.Do(l.ctx, 1, func(ctx context.Context) error {
 			lk := p.Client.Locker("lock" + what)
 			return errors.Join(lk.LockContext(ctx), s.Do(ctx, 1, func(context.Context) error {
@@ -742,7 +742,7 @@ func permitsOfTheDead(l *lab) {
 	p := l.process() // its lease plays no part
 	for _, deaf := range []bool{true, false} {
 		if !deaf && !l.h.Virtual {
-			continue // in real time no notification arrives, whether deaf is set or not
+			continue // in real time no notification arrives, so both rounds would be the same
 		}
 		name := strconv.FormatBool(deaf)
 		p.swallow(deaf)

@@ -42,7 +42,8 @@ type ending struct{ earliest, latest time.Time }
 
 func (x ending) none() bool { return x == ending{} }
 
-// A hold is the model of a hold that excludes others. A count of 0 means no hold.
+// The type hold models the hold of an owner that excludes all others. If its count is 0, there is
+// no such owner.
 type hold struct {
 	kind  backend.Kind
 	owner string
@@ -288,7 +289,7 @@ func (o *object) share() {
 	}
 }
 
-// last sets a hold's lease, which begins at t. It never makes a Write end earlier.
+// last gives a hold a lease that begins at t. It never makes a Write end earlier.
 func (h *hold) last(lease time.Duration, t moment) {
 	x := t.in(lease)
 	if h.kind == backend.Write {

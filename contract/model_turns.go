@@ -64,7 +64,7 @@ func (o object) applyPermits(s modelStep, i int, t moment) []outcome {
 }
 
 // limited implements apply for steps that need a limit. If no permits are taken, the store may have
-// forgotten its limit.
+// forgotten the limit that it was last told.
 func (o object) limited(s modelStep, i int, t moment) (all []outcome) {
 	limit := s.limit
 	if limit == 0 {

@@ -68,7 +68,7 @@ func (p party) String() string { return fmt.Sprintf("owner %.40q", p.owner) }
 func (p party) acquires(name string, lease time.Duration) backend.AcquireResult {
 	p.e.Helper()
 	req := p.request(name, lease)
-	// for a Fair lock, Acquire adds a hold only if it is a re-entry
+	// for a Fair lock, Acquire adds a hold only if the request says that it is a re-entry
 	req.Reentry = p.kind == backend.Fair
 	res, err := p.s.Acquire(p.e.ctx, req)
 	if err != nil {

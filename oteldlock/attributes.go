@@ -27,7 +27,7 @@ const (
 	errorTypeKey = attribute.Key("error.type")
 )
 
-// An about contains the attributes of one measurement. Empty fields are left out.
+// The type about contains the attributes of one measurement. Empty fields are left out.
 type about struct {
 	kind                                      backend.Kind // or none
 	name, outcome, via, reason, step, failure string
@@ -62,7 +62,7 @@ type sets struct {
 	made   map[about]set
 }
 
-// A set is a set of attributes, in the form of the options that instruments take.
+// A set contains attributes, in the form of the options that instruments take.
 type set struct {
 	add    []metric.AddOption
 	record []metric.RecordOption

@@ -88,8 +88,8 @@ func (p *Promise) Granted(sent Instant, lease time.Duration) {
 // out at any later time, so it is never forgotten.
 func (p *Promise) Unanswered(lease time.Duration) { p.doubt = shorter(p.doubt, lease) }
 
-// shorter returns the shorter of two leases. A lease of 0 stands for none, in which case shorter
-// returns other.
+// shorter returns the shorter of two leases. If the first is 0, which stands for no lease, shorter
+// returns the other.
 func shorter(lease, other time.Duration) time.Duration {
 	if lease == 0 {
 		return other
@@ -116,8 +116,8 @@ func (p *Promise) Strays() bool { return p.counts }
 func (p *Promise) Gone(now Instant) { p.deadline.Store(min(p.deadline.Load(), int64(now))) }
 
 // Renewal returns the lease that the claim needs, and the lease that a renewal must ask for. The
-// renewal asks for no less than the re-entries and partial releases under way, so that it can't
-// shorten the leases granted to them.
+// second is no shorter than any lease that re-entries and partial releases under way ask for, so
+// that the renewal can't shorten the leases granted to them.
 func (p *Promise) Renewal(now Instant) (lease, asked time.Duration) {
 	lease = p.lease
 	if !p.renewed {
