@@ -147,7 +147,7 @@ type Store struct {
 }
 
 // A Strike applies a fault to the nth request, counted from 0, that a backend sends from now on. A
-// step may take several requests. The function end reports whether the fault has hit a request. If
+// step can take several requests. The function end reports whether the fault has hit a request. If
 // not, end cancels the fault. If the fault held the request back, the store carries that request
 // out before end returns. If a harness doesn't support a kind of fault, end returns false.
 //
@@ -338,8 +338,8 @@ func (e *env) lease() time.Duration {
 // longLease returns a lease that doesn't expire during the case, however slow the machine.
 func (e *env) longLease() time.Duration { return e.legal(time.Hour) }
 
-// shortLease returns a lease for tests that wait until it expires. It may expire before the next
-// step is sent.
+// shortLease returns a lease for tests that wait until it expires. It might expire even before the
+// next step is sent.
 func (e *env) shortLease() time.Duration { return e.legal(100 * time.Millisecond) }
 
 // legal returns the shortest lease of at least d that the store's limits allow.

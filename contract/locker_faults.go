@@ -191,7 +191,7 @@ type rule struct {
 	f     *faultyBackend
 	which which
 	what  fault
-	left  int // number of steps that the fault may still hit; negative: no limit
+	left  int // number of steps that the fault can still hit; negative: no limit
 	hit   int
 }
 
@@ -413,14 +413,14 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 		f.breach("%v of %q for %v", s.kind, s.owners, s.lease)
 	case s.kind == acquireStep && s.permits > 0:
 		f.permits[s.owner] = s.permits
-	// allowed, because a late acquisition by this owner may follow: see below
+	// allowed, because a late acquisition by this owner can follow: see below
 	case s.kind == releaseStep && f.permits[s.owner] == 0:
 	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
 		f.breach("%v of %d permits by %q, which has acquired %d", s.kind, s.permits, s.owner,
 			f.permits[s.owner])
 	}
-	// An acquisition whose context has ended may follow the release, because its request may be
-	// sent after the call has returned.
+	// An acquisition whose context has ended is allowed to follow the release, because its request
+	// might be sent after the call has returned.
 	if s.kind == acquireStep && f.plain && f.given[s.owner] && ctx.Err() == nil {
 		f.breach("%s was released, and is used again", s.owner)
 	}

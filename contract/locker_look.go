@@ -25,7 +25,7 @@ var holderCases = []testCase{
 		tags: differs | forReaders, run: locker(locksOfStore)},
 }
 
-// sideCases test the reports about locks that several parties may hold at once.
+// sideCases test the reports about locks that several parties can hold at once.
 var sideCases = []testCase{
 	{name: "the holders of a read-write lock",
 		rule: "are listed by both sides, and readers that share a hold count as one",

@@ -184,7 +184,7 @@ func answerPastLease(l *lab) {
 		return r.hits() == 1 && p.steps(which{kind: acquireStep})[0].carriedOut
 	})
 	l.eventuallyFree("a")
-	l.take("a", "other:1") // the first lease has expired, so another owner may acquire the lock
+	l.take("a", "other:1") // the first lease has expired, so another owner can acquire the lock
 	close(open)
 	err := c.result()
 	l.wantError(err, "TryLock, answered after its lease")

@@ -450,7 +450,7 @@ func randomCancel(l *lab) {
 	}
 }
 
-// thousandWaiters covers redis/rueidis#602, where waiters may retry without a pause.
+// thousandWaiters covers redis/rueidis#602, where waiters can end up retrying without a pause.
 func thousandWaiters(l *lab) {
 	p := l.process()
 	l.take("a", "other:1")
@@ -561,7 +561,7 @@ func contextEnds(l *lab) {
 		}
 	}
 	l.noError(l.give("a", "other:1"), "release")
-	l.eventuallyFree("a") // a canceled call's attempt may be carried out late, and is then undone
+	l.eventuallyFree("a") // a canceled call's attempt might be carried out late, and is then undone
 	l.lock(lk)
 	l.unlock(lk)
 }

@@ -68,7 +68,7 @@ func runModel(t *testing.T, h Harness) {
 	}}, nil)
 }
 
-// modelTimes lists the durations that the steps of a sequence may use.
+// modelTimes lists the durations from which those in the steps of a sequence are drawn.
 type modelTimes struct {
 	leases, pauses []time.Duration
 	waits          []time.Duration // how long an owner has waited already
@@ -322,8 +322,8 @@ func (r *modelRun) step(s modelStep) error {
 	var next []object
 	var wants []string
 	for _, o := range r.objects[s.name] {
-		// In virtual time the model also limits how late a lease may end. In real time only opAwait
-		// checks that leases end at all.
+		// In virtual time the model also checks that leases don't end too late. In real time only
+		// opAwait checks that leases end at all.
 		for _, now := range o.passing(t, r.e.h.Virtual) {
 			for _, want := range now.apply(s, t) {
 				complaint := want.compare(got, r.tokens[s.name])

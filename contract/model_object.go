@@ -194,7 +194,8 @@ type outcome struct {
 	numbered bool // the answer has a token
 	fresh    bool // the token is a new one
 
-	// Bounds of the remaining time. If known is false, the store may omit it.
+	// Bounds of the remaining time that the store reports. If known is false, the store isn't
+	// required to report any.
 	remaining *[2]time.Duration
 	known     bool
 }
@@ -221,8 +222,8 @@ func (w outcome) compare(got answer, last uint64) string {
 	return ""
 }
 
-// left returns the bounds of the remaining time that a step may report. A store that ends holds
-// late may report remaining time even for an expired lease.
+// left returns the bounds of the remaining time that a step is allowed to report. A store that ends
+// holds late can report remaining time even for an expired lease.
 func (t moment) left(x ending) *[2]time.Duration {
 	return &[2]time.Duration{
 		x.earliest.Sub(t.after) - t.slack, max(x.latest.Sub(t.before), 0) + t.slack,
@@ -235,7 +236,7 @@ func (o object) apply(s modelStep, t moment) (results []outcome) {
 	if !o.free() && lockOf(s.kind) != o.lock() {
 		all := []outcome{{text: otherKind, next: o}}
 		if t.mayBeOver(o.holds()) && (s.op == opAcquire || s.op == opReenter) {
-			// the hold may have ended after the refusal, before the store read the kind
+			// the hold might have ended after the refusal, before the store read the kind
 			all = append(all, outcome{text: heldByOther, next: o})
 		}
 		return all

@@ -174,7 +174,7 @@ func (l *line) keep(owners []string, ends ending) {
 	copy(l[:], all)
 }
 
-// The shortest and the longest time for which a grant may last. It should be about a second.
+// The shortest and the longest time that a grant is allowed to last. It should be about a second.
 const shortest, longest = 500 * time.Millisecond, 5 * time.Second
 
 // settle grants the lock to the first in line, unless it is held. The time x is when it became

@@ -1125,7 +1125,7 @@ var conflictCases = []testCase{
 					if err != nil && !errors.Is(err, backend.ErrConflict) {
 						e.Fatal(err)
 					}
-					// Acquire may be refused without an error, if the lock ends after the refusal
+					// Acquire can be refused without an error, if the lock ends after the refusal
 					// and before the store reads its kind.
 					return err == nil && res.Acquired
 				})

@@ -51,11 +51,11 @@ func (k Kind) String() string { return backend.Kind(k).String() }
 // Family returns the family of the kind.
 func (k Kind) Family() Family { return rules[k].family }
 
-// Shared reports whether any number of parties may hold the lock through shared claims. Re-entries
+// Shared reports whether any number of parties can hold the lock through shared claims. Re-entries
 // of such holds are counted only in the client.
 func (k Kind) Shared() bool { return rules[k].shared }
 
-// Many reports whether any number of parties may hold the lock, each through its own claim. Such a
+// Many reports whether any number of parties can hold the lock, each through its own claim. Such a
 // claim isn't re-entered.
 func (k Kind) Many() bool { return rules[k].many }
 

@@ -97,7 +97,7 @@ func shorter(lease, other time.Duration) time.Duration {
 	return min(lease, other)
 }
 
-// Stray records that the store may have a grant that no party uses, for example because an
+// Stray records that the store might have a grant that no party uses, for example because an
 // acquiring request was not answered.
 func (p *Promise) Stray() { p.counts = true }
 
@@ -108,8 +108,8 @@ func (p *Promise) StrayUntil(until Instant) {
 	p.horizon = max(p.horizon, until)
 }
 
-// Strays reports whether the store may have the claim, or a higher count of it, without the client
-// knowing.
+// Strays reports whether the store might have the claim, or a higher count of it, without the
+// client knowing.
 func (p *Promise) Strays() bool { return p.counts }
 
 // Gone records that from now on the claim can't be relied on.
@@ -267,9 +267,9 @@ func (p *Promise) Becomes(other, rest *Promise, until Instant) {
 	p.deadline.Store(int64(until)) // the promise may have been longer
 }
 
-// Passes reports whether the claim may be handed over to another holder, or joined. The claim must
-// be valid and renewed, no unanswered request may be able to shorten it, and it must not stay taken
-// after its release.
+// Passes reports whether the claim can be handed over to another holder, or joined. It can if it is
+// valid and renewed, no unanswered request can shorten it, and it doesn't stay taken after its
+// release.
 func (p *Promise) Passes(now Instant) bool {
 	return p.renewed && p.doubt == 0 && now < p.Until() && !p.Stays()
 }
@@ -294,7 +294,7 @@ func (p *Promise) granted() time.Duration {
 	return p.rare.grant
 }
 
-// Outlives reports whether the store may keep the claim for much longer than promised, although no
+// Outlives reports whether the store can keep the claim for much longer than promised, although no
 // call wants that. This can happen after an unanswered re-entry, or if the store gave the claim to
 // the first in line for longer than the call wanted.
 func (p *Promise) Outlives() bool { return !p.renewed && p.horizon > p.Until()+p.lease/10 }

@@ -18,7 +18,7 @@ import (
 // unknown whether the step was carried out.
 var ErrUnanswered = errors.New("the store has not answered")
 
-// A Store is a session with a store. Its methods may be called concurrently.
+// A Store is a session with a store. Its methods are safe for concurrent use.
 type Store struct {
 	backend.Capabilities
 	Session backend.Session
