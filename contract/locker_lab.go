@@ -360,8 +360,8 @@ func (l *lab) eventuallyOver(what string, c <-chan struct{}) {
 	}
 }
 
-// took fails the test unless exactly the wanted time has passed since begin. It checks nothing in
-// real time.
+// took fails the test unless exactly the given time has passed since begin. In real time it checks
+// nothing.
 func (l *lab) took(begin time.Time, want time.Duration, what string) {
 	l.Helper()
 	if got := time.Since(begin); l.h.Virtual && got != want {

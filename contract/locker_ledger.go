@@ -94,8 +94,8 @@ func (x *ledger) lossesOf(name string) (losses []*dlock.Loss) {
 	return losses
 }
 
-// settled returns what is wrong with the counts. It is called after the client was closed, when no
-// call may be under way and no hold may be left.
+// settled returns what is wrong with the counts. It is called after the client was closed, so all
+// calls and holds must have ended.
 func (x *ledger) settled() (wrong []string) {
 	x.note(func() {
 		wrong = append(wrong, x.wrong...)

@@ -143,7 +143,7 @@ func (l *lab) out(name string) int {
 }
 
 // wantOut fails the test unless exactly the wanted number of permits is taken in the store.
-// eventuallyOut waits until that is so.
+// eventuallyOut waits until that number is taken.
 func (l *lab) wantOut(name string, want int, when string) {
 	l.Helper()
 	if n := l.out(name); n != want {

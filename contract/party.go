@@ -210,18 +210,19 @@ func (p party) awaitFree(name string) {
 	p.seesFree(name)
 }
 
-// lasts checks that the lock's remaining time fits a lease that began no earlier than at the time
-// since.
+// lasts checks that the lock's remaining time fits the given lease. The parameter since is the
+// earliest time at which the lease can have begun.
 func (p party) lasts(name string, lease time.Duration, since time.Time) {
 	p.e.Helper()
 	p.e.checkRemaining(fmt.Sprintf("Look(%.40q) by %v", name, p), p.look(name).Remaining, lease,
 		since)
 }
 
-// checkRemaining checks the remaining time that a step reported for a lease that began no earlier
-// than at the time since. The remaining time must not be longer than the lease. It may be shorter
-// by as much time as has passed. In real time it may be shorter by another 100 ms, because a server
-// can be interrupted after it has read its clock.
+// checkRemaining checks the remaining time that a step reported for a lease. The parameter since is
+// the earliest time at which the lease can have begun. The remaining time must not be longer than
+// the lease. It is allowed to be shorter by the time that has passed since then. In real time it is
+// allowed to be shorter by another 100 ms, because a server can be interrupted after it has read
+// its clock.
 func (e *env) checkRemaining(step string, remaining, lease time.Duration, since time.Time) {
 	e.Helper()
 	unit := e.leaseStep()

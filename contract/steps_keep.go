@@ -31,8 +31,8 @@ func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcom
 	}
 }
 
-// isKept checks that a lock is kept for the given time, which began no earlier than at the time
-// since.
+// isKept checks that a lock is kept for the given time. The parameter since is the earliest time at
+// which that time can have begun.
 func (p party) isKept(name string, keep time.Duration, since time.Time) {
 	p.e.Helper()
 	res := p.look(name)
