@@ -119,8 +119,8 @@ func (l *lister) fields(name string, t *types.Struct) {
 	}
 }
 
-// methods adds the exported methods of a method set, which contains those of embedded types, too. If
-// the parameter but isn't nil, methods leaves out what is also in that set.
+// methods adds the exported methods of a method set, which contains those of embedded types, too.
+// If the parameter but isn't nil, methods leaves out what is also in that set.
 func (l *lister) methods(name string, set, but *types.MethodSet) {
 	for m := range set.Methods() {
 		if m.Obj().Exported() && (but == nil || but.Lookup(nil, m.Obj().Name()) == nil) {

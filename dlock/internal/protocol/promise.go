@@ -294,7 +294,7 @@ func (p *Promise) granted() time.Duration {
 	return p.rare.grant
 }
 
-// Outlives reports whether the store might keep the claim for much longer than promised, although no
+// Outlives reports whether the store might keep the claim much longer than promised, although no
 // call wants that. This can happen after an unanswered re-entry, or if the store gave the claim to
 // the first in line for longer than the call wanted.
 func (p *Promise) Outlives() bool { return !p.renewed && p.horizon > p.Until()+p.lease/10 }
