@@ -66,8 +66,8 @@ const (
 	// cases that don't apply to Fair locks, because the store, not the client, decides who gets a
 	// Fair lock next
 	notInLine
-	differs       // cases in which a store may behave differently for each kind of lock
-	readersDiffer // a store may behave differently for readers
+	differs       // cases in which a store can treat each kind of lock differently
+	readersDiffer // cases in which a store can treat readers differently
 	seenInLine    // Fair locks have a separate case instead
 	ofClient      // cases that test dlock alone, with the same result on every store
 )

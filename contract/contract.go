@@ -29,12 +29,12 @@
 //   - "histories" lets several clients make random calls while it injects faults of all kinds. Then
 //     it searches for an order of the calls in which a single lock would have given the same
 //     answers. If there is none, it writes the history to a directory and prints its path. With go
-//     test -artifacts it writes to the directory of the artifacts. Set DISTSYNC_HISTORY_SEED to
+//     test -artifacts, that is the artifact directory of the test. Set DISTSYNC_HISTORY_SEED to
 //     repeat a run.
 //
 // Cases about locks that have at most one holder run for plain locks, and again for each other kind
-// of such locks: "as fenced", "as write" and "as fair". Some also run "as read", and "as permits"
-// for a semaphore with one permit. Each kind also has its own cases: about fencing tokens,
+// that has at most one: "as fenced", "as write" and "as fair". Some also run "as read" and, for a
+// semaphore with one permit, "as permits". Each kind also has its own cases: about fencing tokens,
 // concurrent readers, writers that wait, numbers of permits, and the line of a Fair lock. There are
 // also cases for a store that can keep a released lock taken, for a [backend.Inspector] and for a
 // [backend.Lister].
@@ -93,7 +93,7 @@ type Harness struct {
 	part          string         // part of the suite
 	again         bool           // set if cases run again, for another kind or without hand-over
 	clientOptions []dlock.Option // extra options of the clients in the cases for Lockers
-	// the clients have no Trace; by default each case checks that the Trace is consistent
+	// set if the clients have no Trace; otherwise each case checks that the Trace is consistent
 	untraced bool
 	kind     backend.Kind // kind of lock, in cases that run for several kinds
 	lacking  *bool        // set by the first case if the store doesn't support this kind
@@ -147,11 +147,11 @@ type Store struct {
 }
 
 // A Strike applies a fault to the nth request, counted from 0, that a backend sends from now on. A
-// step may take several requests. The function end reports whether the fault has hit a request. If
+// step can take several requests. The function end reports whether the fault has hit a request. If
 // not, end cancels the fault. If the fault held the request back, the store carries that request
 // out before end returns. If a harness doesn't support a kind of fault, end returns false.
 //
-// The method [faults.Proxy.Strike] is a Strike. For a store inside the process, a Strike may
+// The method [faults.Proxy.Strike] is a Strike. For a store inside the process, a Strike can
 // instead make a step return an error before or after its commit.
 type Strike func(blow faults.Blow, n int) (end func() (struck bool))
 
@@ -181,7 +181,7 @@ func Run(t *testing.T, h Harness) {
 const (
 	// caseLimit is the time limit of a case. When it is reached, the context of the case's env
 	// ends, so a case that waits for the store fails. A case that ignores its context can't be
-	// stopped, so it ends the whole process, as go test -timeout does.
+	// stopped. The suite then ends the whole process with a panic, as go test -timeout does.
 	caseLimit = 2 * time.Minute
 
 	// virtualCaseLimit is the time limit of a case in a bubble, where waiting costs nothing.
@@ -220,7 +220,7 @@ type env struct {
 	kind  backend.Kind // kind of lock that the case runs for; [backend.Exclusive] by default
 
 	pulse   *pulse
-	excused *atomic.Bool // set when a slow machine excuses a failure; nil if no failure is excused
+	excused *atomic.Bool // set when a slow machine excuses a failure; nil if failures always count
 
 	clients []*faultyBackend
 
@@ -338,8 +338,8 @@ func (e *env) lease() time.Duration {
 // longLease returns a lease that doesn't expire during the case, however slow the machine.
 func (e *env) longLease() time.Duration { return e.legal(time.Hour) }
 
-// shortLease returns a lease for tests that wait until it expires. It may expire before the next
-// step is sent.
+// shortLease returns a lease for tests that wait until it expires. It might expire even before the
+// next step is sent.
 func (e *env) shortLease() time.Duration { return e.legal(100 * time.Millisecond) }
 
 // legal returns the shortest lease of at least d that the store's limits allow.
@@ -378,8 +378,8 @@ func (e *env) eventually(what string, cond func() bool) {
 	}
 }
 
-// skipWithout skips the case unless has is true. The skip message contains what, the name of the
-// missing capability.
+// skipWithout skips the case if the store lacks a capability, that is, if the parameter has is
+// false. The skip message names the capability, which is given as the parameter what.
 func (e *env) skipWithout(has bool, what string) {
 	e.Helper()
 	if !has {

@@ -110,7 +110,7 @@ func (l *historyLab) run(lab *lab) {
 		l.rules.Calm, l.rules.Renewed, l.rules.Prompt = true, true, l.promptness()
 	}
 	if !l.h.Virtual {
-		// Late is generous here, because other cases check how late a lease may end.
+		// Late is generous here, because other cases check that leases don't end too late.
 		l.rules.Late = time.Minute
 		l.workload.Length, l.workload.Pace = l.scenario.length, 150*time.Millisecond
 	}
@@ -149,10 +149,10 @@ func (l *historyLab) locks() []history.Lock {
 	return append([]history.Lock{{Name: "a"}}, others[:min(2, len(others))]...)
 }
 
-// promptness returns how long a lock may stay free while a client waits for it.
+// promptness returns how long a lock is allowed to stay free while a client waits for it.
 func (l *historyLab) promptness() time.Duration {
 	if backend.CapabilitiesOf(l.session()).Notifier != nil {
-		// with hand-over, a client may wait a little before it asks the store
+		// with hand-over, a client can wait a little before it asks the store
 		return 10*time.Millisecond + 2*dlock.DefaultHandover
 	}
 	return 1200 * time.Millisecond // the client polls, about once a second

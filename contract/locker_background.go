@@ -8,8 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// backgroundCases test what a client does in the background, and what it assumes in the meantime. A
-// lease that expires might hide that the client did nothing. In such cases leases last an hour.
+// backgroundCases test what a client does in the background, and what it assumes in the meantime.
+// Where the end of a lease could hide that the client did nothing, leases last an hour.
 var backgroundCases = []testCase{
 	{name: "an unlock that failed", rule: "goes on in the background until the store has answered",
 		tags: forReaders, run: locker(failedUnlock)},

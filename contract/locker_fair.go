@@ -262,7 +262,7 @@ func fairGiven(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	p := l.process()
 	var sent []stepKind
-	// In real time a waiter may happen to poll at the moment of the release, so run several rounds.
+	// In real time a waiter might happen to poll at the moment of the release, so run many rounds.
 	for range 20 {
 		l.take("a", "other:1")
 		lk := p.Locker("a")
@@ -1001,7 +1001,7 @@ func fairUnsure(l *lab) {
 func fairShortGrant(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	for _, delayed := range []bool{false, true} {
-		// In real time the grant may expire before it arrives. Then the waiter has no way to ask
+		// In real time the grant might expire before it arrives. Then the waiter has no way to ask
 		// for another, so skip this.
 		if delayed && !l.h.Virtual {
 			continue

@@ -52,8 +52,8 @@ type sentStep struct {
 	err        error
 }
 
-// A which is a filter for steps. A zero field matches any value, except that a zero kind doesn't
-// match grants.
+// The type which is a filter for steps. A zero field matches any value, except that a zero kind
+// doesn't match grants.
 type which struct {
 	kind  stepKind
 	name  string
@@ -167,7 +167,8 @@ func unsure(x *transit) error {
 	return x.carryOut(x.ctx)
 }
 
-// before returns a fault that calls other, which changes the store, and then carries the step out.
+// before returns a fault that first calls the function other, which changes the store, and then
+// carries the step out.
 func before(other func()) fault {
 	return func(x *transit) error {
 		other()
@@ -175,8 +176,8 @@ func before(other func()) fault {
 	}
 }
 
-// after returns a fault that carries the step out, and then calls other, which changes the store,
-// before the client receives the answer.
+// after returns a fault that carries the step out, and then calls the function other, which changes
+// the store before the client receives the answer.
 func after(other func()) fault {
 	return func(x *transit) error {
 		err := x.carryOut(x.ctx)
@@ -190,7 +191,7 @@ type rule struct {
 	f     *faultyBackend
 	which which
 	what  fault
-	left  int // number of steps that the fault may still hit; negative: no limit
+	left  int // number of steps that the fault can still hit; negative: no limit
 	hit   int
 }
 
@@ -246,10 +247,10 @@ func newFaults(inner backend.Backend) *faultyBackend {
 	}
 }
 
-// on applies a fault to all later steps that match, unless an earlier rule applies to them.
+// on sets a fault for all later steps that match w, except those to which an earlier rule applies.
 func (f *faultyBackend) on(w which, what fault) *rule { return f.next(-1, w, what) }
 
-// next applies a fault to the next n steps that match.
+// next is like on, but applies the fault only n times. If n is negative, there is no limit.
 func (f *faultyBackend) next(n int, w which, what fault) *rule {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -412,14 +413,14 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 		f.breach("%v of %q for %v", s.kind, s.owners, s.lease)
 	case s.kind == acquireStep && s.permits > 0:
 		f.permits[s.owner] = s.permits
-	// allowed, because a late acquisition by this owner may follow: see below
+	// allowed, because a late acquisition by this owner can follow: see below
 	case s.kind == releaseStep && f.permits[s.owner] == 0:
 	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
 		f.breach("%v of %d permits by %q, which has acquired %d", s.kind, s.permits, s.owner,
 			f.permits[s.owner])
 	}
-	// An acquisition whose context has ended may follow the release, because its request may be
-	// sent after the call has returned.
+	// An acquisition whose context has ended is allowed to follow the release, because its request
+	// might be sent after the call has returned.
 	if s.kind == acquireStep && f.plain && f.given[s.owner] && ctx.Err() == nil {
 		f.breach("%s was released, and is used again", s.owner)
 	}
@@ -485,7 +486,7 @@ func (f *faultyBackend) Open() backend.Session {
 	if f.hideBatches {
 		s.can.BatchRenewer, s.can.Batcher = nil, nil
 	}
-	s.can.Steps = backend.StepsMayHang // the faults may hang even if the store's steps don't
+	s.can.Steps = backend.StepsMayHang // a fault can make a step hang, even if the store can't
 	return s
 }
 
@@ -673,7 +674,7 @@ func (s *faultySubscription) Close() {
 	s.f.subscribed(s.name, -1)
 }
 
-// RenewBatch sends the requests without a fault in one batch, and the others individually.
+// RenewBatch sends the requests to which no fault applies in one batch, and the others one by one.
 func (s *faultySession) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {
@@ -701,7 +702,8 @@ func (s *faultySession) ReleaseBatch(
 	throughTogether(ctx, s.f, reqs, release, s.inner.Release, s.bare.Batcher.ReleaseBatch, answer)
 }
 
-// throughTogether sends the steps without a fault in one batch, and the others individually.
+// throughTogether sends the steps to which no fault applies in one batch, and the others one by
+// one.
 func throughTogether[Req, Res any](
 	ctx context.Context, f *faultyBackend, reqs []Req, noted func(Req) *sentStep,
 	one func(context.Context, Req) (Res, error), batch func(

@@ -15,7 +15,7 @@ var fragileLockerCases = []testCase{
 		tags: differs, run: locker(breakingConnection)},
 }
 
-// breakingConnection repeats a series of calls. Each time, a fault hits another request of the
+// breakingConnection repeats a series of calls. Each time, a fault hits a different request of the
 // series. Leases are long, so that the case notices holds that are left behind.
 func breakingConnection(l *lab) {
 	l.skipWithout(l.store.Fragile != nil, "Fragile")
@@ -43,8 +43,8 @@ var fragileLineCases = []testCase{
 		run:  ofKind(backend.Fair, breakingLine)},
 }
 
-// breakingLine lets calls wait in line one after another. In each call, a fault hits another of its
-// requests.
+// breakingLine repeats a call that waits in line. Each time, a fault hits a different request of
+// the call.
 func breakingLine(l *lab) {
 	l.skipWithout(l.store.Fragile != nil, "Fragile")
 	back, strike := l.store.Fragile()
@@ -73,7 +73,7 @@ func breakingLine(l *lab) {
 }
 
 // tryOnce calls TryLock and, if that acquires the lock, unlocks. TryLock is allowed to return an
-// error. But it must not report that another holds the lock, since nobody does.
+// error. But it must not report that the lock is held, since nobody holds it.
 func (l *lab) tryOnce(p *process, name string) {
 	l.Helper()
 	lk := p.Locker(name)

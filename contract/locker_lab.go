@@ -15,8 +15,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A lab is the environment of a case for a Locker: an env, and a session with which another process
-// reads and changes the store.
+// A lab is the environment of a case for a Locker: an env, and a session that stands for another
+// process, which reads and changes the store.
 type lab struct {
 	*env
 	other backend.Session
@@ -155,7 +155,7 @@ func (c *call) result() error {
 	return c.err
 }
 
-// ok fails the test if the call fails.
+// ok waits for the call, and fails the test if the call returns an error.
 func (c *call) ok() {
 	c.lab.Helper()
 	c.lab.noError(c.result(), c.what)
@@ -191,7 +191,7 @@ func (l *lab) wantError(err error, what string, targets ...error) {
 	}
 }
 
-// not fails the test if err wraps the target.
+// not is the opposite of wantError: it fails the test if err wraps the target.
 func (l *lab) not(err error, what string, target error) {
 	l.Helper()
 	if errors.Is(err, target) {
@@ -265,8 +265,8 @@ func (l *lab) look(name, owner string) backend.LookResult {
 func (l *lab) wantFree(name, when string) {
 	l.Helper()
 	if l.kind == backend.Fair {
-		// A late KeepPlaces may name a waiter that already has the lock. The client removes that
-		// waiter's place at once.
+		// A late KeepPlaces can put a waiter that already has the lock back in line. The client
+		// removes that place at once.
 		if !l.h.Virtual {
 			l.eventuallyFree(name)
 			return
@@ -360,7 +360,8 @@ func (l *lab) eventuallyOver(what string, c <-chan struct{}) {
 	}
 }
 
-// took fails the test unless the time since begin is exactly want. It checks nothing in real time.
+// took fails the test unless exactly the given time has passed since begin. In real time it checks
+// nothing.
 func (l *lab) took(begin time.Time, want time.Duration, what string) {
 	l.Helper()
 	if got := time.Since(begin); l.h.Virtual && got != want {
@@ -368,8 +369,8 @@ func (l *lab) took(begin time.Time, want time.Duration, what string) {
 	}
 }
 
-// tookBetween fails the test unless the time since begin is between from and to. It is for waits
-// with jitter. In real time it checks only the lower bound.
+// tookBetween fails the test unless the time since begin is within the given bounds. It is for
+// waits with jitter. In real time it checks only the lower bound.
 func (l *lab) tookBetween(begin time.Time, from, to time.Duration, what string) {
 	l.Helper()
 	got := time.Since(begin)

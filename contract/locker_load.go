@@ -96,8 +96,8 @@ func counter(l *lab) {
 	l.eventuallyFree("a")
 }
 
-// manyHolds acquires as many locks as it can in a limited time. It has a limit because some stores
-// are slow, and carry out steps one after another.
+// manyHolds acquires many locks, but stops after a certain time, because some stores are slow and
+// carry out steps one after another.
 func manyHolds(l *lab) {
 	const least = 20
 	holds, while, lease := 10_000, time.Hour, l.lease()

@@ -25,7 +25,7 @@ var holderCases = []testCase{
 		tags: differs | forReaders, run: locker(locksOfStore)},
 }
 
-// sideCases test the reports about locks that several parties may hold at once.
+// sideCases test the reports about locks that several parties can hold at once.
 var sideCases = []testCase{
 	{name: "the holders of a read-write lock",
 		rule: "are listed by both sides, and readers that share a hold count as one",
@@ -82,8 +82,8 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	return info
 }
 
-// wantHolder fails the test unless the process that has the lock and all askers report h as the
-// lock's only holder, with this count.
+// wantHolder asks several processes who holds the lock: the holder's own process, in the parameter
+// has, and the askers. It fails the test unless all of them report only h, with the given count.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {
@@ -388,8 +388,8 @@ func (l *lab) gets(p *process, name string, opts ...dlock.AcquireOption) *dlock.
 	return l.acquire(p.Locker(name), opts...)
 }
 
-// struck acquires two locks for each doom: one with Acquire and, except for permits, one with a
-// plain Locker. Then it applies each doom, and checks how the losses are reported.
+// struck acquires a lock for each doom with Acquire and, unless the kind is Permits, another with a
+// plain Locker. Then it applies the dooms, and checks how the losses are reported.
 func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
 	l.Helper()
 	holds, plain, began := make(map[string]*dlock.Hold), make(map[string]*dlock.Locker), time.Now()

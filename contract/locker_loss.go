@@ -150,7 +150,7 @@ func lostOrNotHeld(l *lab) {
 	err = lk.UnlockContext(ctx)
 	l.wantError(err, "an unlock more than ten leases after the loss", dlock.ErrNotHeld)
 	l.not(err, "an unlock more than ten leases after the loss", dlock.ErrLost)
-	// A Locker remembers a lost hold until it is unlocked, however long that takes.
+	// Until its next unlock, a Locker remembers that its hold was lost, however long that takes.
 	l.wantError(plain.UnlockContext(l.ctx), "the unlock of a Locker", dlock.ErrLost)
 	l.wantError(plain.UnlockContext(l.ctx), "its second unlock", dlock.ErrNotHeld)
 }

@@ -28,7 +28,8 @@ var partCases = []testCase{
 		run:  locker(releaseBesideAPart)},
 }
 
-// eachPart calls f once for each of the store's parts, while that part hangs.
+// eachPart calls f once for each of the store's parts, while that part hangs. After each call it
+// waits for the given lease.
 func (l *lab) eachPart(lease time.Duration, f func(name string)) {
 	l.Helper()
 	l.skipWithout(len(l.store.Parts) > 0, "Parts")
@@ -151,7 +152,8 @@ func waiterBesideAPart(l *lab) {
 
 func releaseBesideAPart(l *lab) {
 	q := l.process()
-	l.eachPart(0, func(name string) { // 0: no hold from an earlier round has to be restored
+	// The lease is 0, because no hold from an earlier round has to be restored.
+	l.eachPart(0, func(name string) {
 		lk := q.Locker(name)
 		l.lock(lk)
 		l.soon(name+" hangs: a release, and the next", func() {

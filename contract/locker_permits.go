@@ -142,8 +142,8 @@ func (l *lab) out(name string) int {
 	return manyPermits - res.Available
 }
 
-// wantOut fails the test unless exactly want permits are taken in the store. eventuallyOut waits
-// until exactly want permits are taken.
+// wantOut fails the test unless exactly the wanted number of permits is taken in the store.
+// eventuallyOut waits until that number is taken.
 func (l *lab) wantOut(name string, want int, when string) {
 	l.Helper()
 	if n := l.out(name); n != want {
@@ -416,7 +416,7 @@ func permitsWithin(l *lab) {
 		h, err := s.Acquire(after, 4)
 		l.noError(err, "Acquire within the context of a Hold that is over")
 		l.release(h)
-		// A lock ignores a hold of permits in its context.
+		// Locking ignores a hold of permits to which the context refers.
 		l.noError(s.Do(l.ctx, 1, func(ctx context.Context) error {
 			lk := p.Client.Locker("lock" + what)
 			return errors.Join(lk.LockContext(ctx), s.Do(ctx, 1, func(context.Context) error {
@@ -742,7 +742,7 @@ func permitsOfTheDead(l *lab) {
 	p := l.process() // its lease plays no part
 	for _, deaf := range []bool{true, false} {
 		if !deaf && !l.h.Virtual {
-			continue // in real time no notification arrives, whether deaf is set or not
+			continue // in real time no notification arrives, so both rounds would be the same
 		}
 		name := strconv.FormatBool(deaf)
 		p.swallow(deaf)
@@ -809,7 +809,7 @@ func permitsFixed(l *lab) {
 	two := l.permits(s, 2, dlock.FixedLease(l.longLease()))
 	l.eventuallyOver("the short one is over", one.Lost())
 	l.took(begin, short-short/100, "permits with a fixed lease")
-	wait := l.waitsFor(s, 1) // might have to wait, since the store can end the lease a little late
+	wait := l.waitsFor(s, 1) // the call might wait, since the store can end the lease a little late
 	wait.ok()
 	if isOver(two.Lost()) {
 		l.Error("permits with a long lease ended with one that had a short one")

@@ -624,7 +624,7 @@ func oneLease(l *lab) {
 	}
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 
-	// A re-entry may lengthen a fixed hold, but never shortens it.
+	// A re-entry can lengthen a fixed hold, but never shortens it.
 	lk = p.Locker("fixed")
 	l.noError(lk.LockContext(ctx, dlock.FixedLease(long)), "LockContext")
 	l.noError(lk.LockContext(ctx, dlock.FixedLease(l.shortLease())), "a shorter re-entry")

@@ -184,7 +184,7 @@ func answerPastLease(l *lab) {
 		return r.hits() == 1 && p.steps(which{kind: acquireStep})[0].carriedOut
 	})
 	l.eventuallyFree("a")
-	l.take("a", "other:1") // the first lease has expired, so another owner may acquire the lock
+	l.take("a", "other:1") // the first lease has expired, so another owner can acquire the lock
 	close(open)
 	err := c.result()
 	l.wantError(err, "TryLock, answered after its lease")
@@ -513,7 +513,8 @@ func hangingRelease(l *lab) {
 		}
 	}
 
-	// If the caller sets no limit, an unlock waits 5 s, or until the lease ends.
+	// If the caller sets no limit, an unlock waits for 5 s, or until the lease ends if that is
+	// earlier.
 	if !l.h.Virtual {
 		return
 	}
@@ -660,7 +661,7 @@ func everyFault(l *lab) {
 			}
 		}
 	}
-	// The trials use different names, so they all run at once to save real time.
+	// To save real time, all trials run at once. They can, because they use different names.
 	p, q := l.process(dlock.WithLease(lease)), l.process(dlock.WithLease(lease))
 	var calls []*call
 	for _, tr := range trials {

@@ -256,7 +256,7 @@ func readersJoin(l *lab) {
 		write.waits()
 		unlock()
 	}
-	// The last reader locked through a Locker that no longer exists, so nothing can unlock it.
+	// One read is left. Its Locker no longer exists, so nothing can end the read with an unlock.
 	write.waits()
 	if n := p.count(which{kind: releaseStep}); n != 0 {
 		l.Errorf("%d releases while somebody of the client reads", n)

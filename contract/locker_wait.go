@@ -450,7 +450,7 @@ func randomCancel(l *lab) {
 	}
 }
 
-// thousandWaiters covers redis/rueidis#602, where waiters may retry without a pause.
+// thousandWaiters covers redis/rueidis#602, where waiters can end up retrying without a pause.
 func thousandWaiters(l *lab) {
 	p := l.process()
 	l.take("a", "other:1")
@@ -561,7 +561,7 @@ func contextEnds(l *lab) {
 		}
 	}
 	l.noError(l.give("a", "other:1"), "release")
-	l.eventuallyFree("a") // a canceled call's attempt may be carried out late, and is then undone
+	l.eventuallyFree("a") // a canceled call's attempt might be carried out late, and is then undone
 	l.lock(lk)
 	l.unlock(lk)
 }
@@ -730,7 +730,8 @@ func failsForAWhile(l *lab) {
 		p.next(3, which{kind: acquireStep}, what)
 		l.start("LockContext", func() error { return lk.LockContext(l.ctx) }).ok()
 		l.unlock(lk)
-		// When a call's context ends, its error says both why it ended and what had failed.
+		// If the call's time is over, its error wraps both the reason for that and the store's
+		// last error.
 		r := p.on(which{kind: acquireStep}, what)
 		ctx, cancel := context.WithTimeout(l.ctx, 100*time.Millisecond)
 		l.wantError(lk.LockContext(ctx), "LockContext while the store fails",

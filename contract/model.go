@@ -68,15 +68,15 @@ func runModel(t *testing.T, h Harness) {
 	}}, nil)
 }
 
-// modelTimes lists the durations that the steps of a sequence may use.
+// modelTimes lists the durations from which those in the steps of a sequence are drawn.
 type modelTimes struct {
 	leases, pauses []time.Duration
 	waits          []time.Duration // how long an owner has waited already
 	places         []time.Duration // lifetimes of places in line and of writers' notes
 }
 
-// virtualTimes is for virtual time. Its leases end at different times, and its pauses end shortly
-// before or after them.
+// virtualTimes is for virtual time. Its leases end at different times. Some of its pauses end
+// shortly before the end of a lease, and some shortly after it.
 var virtualTimes = modelTimes{
 	leases: []time.Duration{10 * time.Second, 30 * time.Second, 100 * time.Second},
 	pauses: []time.Duration{
@@ -259,8 +259,8 @@ func newModelRun(e *env, prefix string) *modelRun {
 	return r
 }
 
-// run takes the steps in order, but stops early if a call of the function enough returns true. If
-// an answer is wrong, the error lists the steps and answers up to that one.
+// run takes the steps in order. Before each step it calls the function enough, and stops if the
+// result is true. If an answer is wrong, the error lists the steps and answers up to that one.
 func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 	defer r.sessions["a"].Close()
 	defer r.sessions["b"].Close()
@@ -322,8 +322,8 @@ func (r *modelRun) step(s modelStep) error {
 	var next []object
 	var wants []string
 	for _, o := range r.objects[s.name] {
-		// In virtual time the model also limits how late a lease may end. In real time only opAwait
-		// checks that leases end at all.
+		// In virtual time the model also checks that leases don't end too late. In real time only
+		// opAwait checks that leases end at all.
 		for _, now := range o.passing(t, r.e.h.Virtual) {
 			for _, want := range now.apply(s, t) {
 				complaint := want.compare(got, r.tokens[s.name])

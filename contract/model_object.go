@@ -42,7 +42,8 @@ type ending struct{ earliest, latest time.Time }
 
 func (x ending) none() bool { return x == ending{} }
 
-// A hold is the model of a hold that excludes others. A count of 0 means no hold.
+// The type hold models the hold of an owner that excludes all others. If its count is 0, there is
+// no such owner.
 type hold struct {
 	kind  backend.Kind
 	owner string
@@ -193,7 +194,8 @@ type outcome struct {
 	numbered bool // the answer has a token
 	fresh    bool // the token is a new one
 
-	// Bounds of the remaining time. If known is false, the store may omit it.
+	// Bounds of the remaining time that the store reports. If known is false, the store isn't
+	// required to report any.
 	remaining *[2]time.Duration
 	known     bool
 }
@@ -220,8 +222,8 @@ func (w outcome) compare(got answer, last uint64) string {
 	return ""
 }
 
-// left returns the bounds of the remaining time that a step may report. A store that ends holds
-// late may report remaining time even for an expired lease.
+// left returns the bounds of the remaining time that a step is allowed to report. A store that ends
+// holds late can report remaining time even for an expired lease.
 func (t moment) left(x ending) *[2]time.Duration {
 	return &[2]time.Duration{
 		x.earliest.Sub(t.after) - t.slack, max(x.latest.Sub(t.before), 0) + t.slack,
@@ -234,7 +236,7 @@ func (o object) apply(s modelStep, t moment) (results []outcome) {
 	if !o.free() && lockOf(s.kind) != o.lock() {
 		all := []outcome{{text: otherKind, next: o}}
 		if t.mayBeOver(o.holds()) && (s.op == opAcquire || s.op == opReenter) {
-			// the hold may have ended after the refusal, before the store read the kind
+			// the hold might have ended after the refusal, before the store read the kind
 			all = append(all, outcome{text: heldByOther, next: o})
 		}
 		return all
@@ -288,7 +290,7 @@ func (o *object) share() {
 	}
 }
 
-// last sets a hold's lease, which begins at t. It never makes a Write end earlier.
+// last gives a hold a lease that begins at t. It never makes a Write end earlier.
 func (h *hold) last(lease time.Duration, t moment) {
 	x := t.in(lease)
 	if h.kind == backend.Write {
@@ -384,8 +386,8 @@ func (o object) acquireRead(s modelStep, i int, t moment) []outcome {
 	return []outcome{in, out}
 }
 
-// bars returns the time until which notes keep out a Read, once as the least that the store must
-// do, and once as the most that it may do. The first result counts only the notes that certainly
+// bars returns how long notes keep out a Read. The store must refuse it until the first result, and
+// is allowed to refuse it until the second. The first result counts only the notes that certainly
 // keep the Read out. The second also counts the owner's own note, and notes that are about as old
 // as the Read.
 func (o object) bars(i int, arrived ending, t moment) (must, may ending) {

@@ -64,7 +64,7 @@ func (o object) applyPermits(s modelStep, i int, t moment) []outcome {
 }
 
 // limited implements apply for steps that need a limit. If no permits are taken, the store may have
-// forgotten its limit.
+// forgotten the limit that it was last told.
 func (o object) limited(s modelStep, i int, t moment) (all []outcome) {
 	limit := s.limit
 	if limit == 0 {
@@ -174,7 +174,7 @@ func (l *line) keep(owners []string, ends ending) {
 	copy(l[:], all)
 }
 
-// The shortest and the longest time for which a grant may last. It should be about a second.
+// The shortest and the longest time that a grant is allowed to last. It should be about a second.
 const shortest, longest = 500 * time.Millisecond, 5 * time.Second
 
 // settle grants the lock to the first in line, unless it is held. The time x is when it became
@@ -196,8 +196,8 @@ func (o object) settle(x ending) object {
 
 // moved returns the states that an object may have moved on to, after its expired holds were
 // removed. Some places in line may have expired. The store may have granted the lock to the first
-// in line and, if that grant has expired because the owner was dead, to the next. Or it has granted
-// nothing, and leaves that to the next step.
+// in line and, if that grant has expired because the owner was dead, to the next. Or it has not
+// granted the lock yet, because it does so only in the next step.
 func (o object) moved(t moment, strict bool) (all []object) {
 	for left := range 1 << len(o.line) { // for each set of owners whose places may have expired
 		p, possible, finally := o, true, true

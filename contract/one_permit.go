@@ -66,7 +66,7 @@ func renewsOne(req backend.RenewRequest) backend.RenewRequest {
 	return req
 }
 
-// each returns the results of f for all requests.
+// each applies f to every request, and returns the results.
 func each[Req any](reqs []Req, f func(Req) Req) []Req {
 	filled := make([]Req, len(reqs))
 	for i, req := range reqs {

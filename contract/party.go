@@ -68,7 +68,7 @@ func (p party) String() string { return fmt.Sprintf("owner %.40q", p.owner) }
 func (p party) acquires(name string, lease time.Duration) backend.AcquireResult {
 	p.e.Helper()
 	req := p.request(name, lease)
-	// for a Fair lock, Acquire adds a hold only if it is a re-entry
+	// for a Fair lock, Acquire adds a hold only if the request says that it is a re-entry
 	req.Reentry = p.kind == backend.Fair
 	res, err := p.s.Acquire(p.e.ctx, req)
 	if err != nil {
@@ -81,7 +81,7 @@ func (p party) acquires(name string, lease time.Duration) backend.AcquireResult 
 	return res
 }
 
-// reenters sends a re-entry, after which the owner must have count holds.
+// reenters sends a re-entry, after which the owner must have the given number of holds.
 func (p party) reenters(name string, lease time.Duration, count int) backend.AcquireResult {
 	p.e.Helper()
 	req := p.request(name, lease)
@@ -184,8 +184,8 @@ func (p party) lookAll(name string) backend.LookResult {
 	return res
 }
 
-// has checks that the party has count holds of the lock. If count is 0, the lock must be held by
-// another party.
+// has checks that the lock is held, and how many of the holds are the party's. If the count is 0,
+// the lock must be held by another party.
 func (p party) has(name string, count int) {
 	p.e.Helper()
 	if res := p.look(name); !res.Held || res.Count != count {
@@ -210,17 +210,19 @@ func (p party) awaitFree(name string) {
 	p.seesFree(name)
 }
 
-// lasts checks that the lock's remaining time fits a lease that began between since and now.
+// lasts checks that the lock's remaining time fits the given lease. The parameter since is the
+// earliest time at which the lease can have begun.
 func (p party) lasts(name string, lease time.Duration, since time.Time) {
 	p.e.Helper()
 	p.e.checkRemaining(fmt.Sprintf("Look(%.40q) by %v", name, p), p.look(name).Remaining, lease,
 		since)
 }
 
-// checkRemaining checks the remaining time that a step reported for a lease that began between
-// since and now. On a busy machine the time may be shorter, but never longer. The check allows for
-// the time that has passed since then. In real time it allows for 100 ms more, because a server may
-// be interrupted after it has read its clock.
+// checkRemaining checks the remaining time that a step reported for a lease. The parameter since is
+// the earliest time at which the lease can have begun. The remaining time must not be longer than
+// the lease. It is allowed to be shorter by the time that has passed since then. In real time it is
+// allowed to be shorter by another 100 ms, because a server can be interrupted after it has read
+// its clock.
 func (e *env) checkRemaining(step string, remaining, lease time.Duration, since time.Time) {
 	e.Helper()
 	unit := e.leaseStep()
@@ -234,7 +236,8 @@ func (e *env) checkRemaining(step string, remaining, lease time.Duration, since 
 	}
 }
 
-// A term determines when a hold ends: by its lease, and the time at which the lease began.
+// A term is the lease of a hold and the time at which it began. Together they say when the hold
+// ends.
 type term struct {
 	lease time.Duration
 	since time.Time

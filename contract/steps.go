@@ -660,8 +660,8 @@ var concurrencyCases = []testCase{
 					return err
 				})
 				a.has("lock", k)
-				// A store may read the count after the step. So two calls may report the same
-				// count, but none may report 0.
+				// A store can read the count after the step. So two calls are allowed to report
+				// the same count, but a count of 0 is wrong.
 				for _, n := range counts {
 					if n < 1 || n > k {
 						e.Fatalf("Count %d; want 1 to %d", n, k)
@@ -799,8 +799,8 @@ var contextCases = []testCase{
 			late, cancel := context.WithDeadline(e.ctx, time.Now().Add(-time.Hour))
 			defer cancel()
 
-			// truth compares the error of a step with the state of the store. done reports whether
-			// the step had an effect in the store.
+			// truth compares the error of a step with the state of the store. The parameter done
+			// says whether the step had an effect in the store.
 			truth := func(step string, err error, done bool) {
 				e.Helper()
 				switch {

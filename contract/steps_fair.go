@@ -159,9 +159,9 @@ func (p party) turn(name string, x *ear, since time.Time) (inTime bool) {
 // attempts counts the attempts of env.inTime.
 var attempts atomic.Int64
 
-// inTime is for steps that must happen during a short grant. It makes attempts until the machine is
-// fast enough in one of them. Each attempt uses a name of its own, because in a cluster a message
-// for one case may arrive after the next case has subscribed.
+// inTime is for steps that must happen during a short grant. It repeats the attempt until the
+// machine is fast enough. Each attempt uses a name of its own, because in a cluster a message for
+// one case may arrive after the next case has subscribed.
 func (e *env) inTime(attempt func(name string) (inTime bool)) {
 	e.Helper()
 	for range 20 {

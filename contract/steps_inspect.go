@@ -126,8 +126,9 @@ func (p party) inspects(name string, want view) {
 	p.e.seen("Inspect", p.inspect(name), name, want)
 }
 
-// list returns all locks whose names begin with a prefix, in pages of at most limit locks. Before
-// each page except the first, it calls the function between.
+// list returns all locks whose names begin with a prefix. It reads them in pages. The parameter
+// limit is the largest size of a page. Before each page except the first, list calls the function
+// between.
 func (p party) list(prefix string, limit int, between func()) (locks []backend.Inspection) {
 	p.e.Helper()
 	for req := (backend.ListRequest{Prefix: prefix, Limit: limit}); ; between() {
@@ -147,8 +148,8 @@ func (p party) list(prefix string, limit int, between func()) (locks []backend.I
 	}
 }
 
-// lists checks that List reports exactly the wanted locks for a prefix, in pages of at most limit
-// locks.
+// lists checks that List reports exactly the wanted locks for a prefix. The parameter limit is the
+// largest size of a page.
 func (p party) lists(prefix string, limit int, want ...string) {
 	p.e.Helper()
 	if got, want := namesOf(p.list(prefix, limit, func() {})), slices.Sorted(
@@ -398,8 +399,8 @@ var inspectCases = []testCase{
 			}
 			e.eventually("Inspect finds nothing that is over", func() bool {
 				over := 0
-				// inspect all names in each round: if that prolonged the leases, they would never
-				// expire
+				// inspect all names in each round: if an inspection prolonged a lease, that lease
+				// would never expire
 				for name, want := range seen {
 					if i := w.inspect(name); len(i.Holders) != len(want.shares) ||
 						len(i.Line) != len(want.line) {
@@ -532,8 +533,9 @@ var inspectCases = []testCase{
 		}},
 }
 
-// unbroken calls look several times. In each call, a fault drops another of the requests that look
-// sends, or the reply to another request. An error of look must not be of kind Refused.
+// unbroken repeats a call of the function look. Each time, a fault hits a different one of the
+// requests that look sends: first it drops the requests, and later the replies. An error of look
+// must not be of kind Refused.
 func (e *env) unbroken(look func(p party) error) {
 	e.Helper()
 	e.skipWithout(e.store.Fragile != nil, "Fragile")

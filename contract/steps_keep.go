@@ -31,7 +31,8 @@ func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcom
 	}
 }
 
-// isKept checks that a lock is kept for the given time, which began between since and now.
+// isKept checks that a lock is kept for the given time. The parameter since is the earliest time at
+// which that time can have begun.
 func (p party) isKept(name string, keep time.Duration, since time.Time) {
 	p.e.Helper()
 	res := p.look(name)
@@ -182,7 +183,8 @@ var keepCases = []testCase{
 					return rung.calls() > i
 				})
 			}
-			// A few spurious calls are allowed, for example when the session learns the limit.
+			// A few spurious calls are allowed, for example when the session first learns the
+			// limit of a semaphore.
 			if n := rung.calls(); n > rounds+2 {
 				e.Fatalf("Wake was called %d times, for %d forced releases of what was kept", n,
 					rounds)
@@ -337,7 +339,7 @@ var keepKindCases = []testCase{
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			keep := max(e.limits().MinLease, e.leaseStep()) / 2
-			// at least a millisecond, which may also be the shortest lease
+			// at least a millisecond, even if the shortest lease is no longer than that
 			keep = max(keep, time.Millisecond)
 			for try := 1; ; try++ {
 				a.acquires("lock", lease)

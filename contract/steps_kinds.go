@@ -323,8 +323,8 @@ func (e *env) reader(owner string) party {
 
 func (e *env) writer(owner string) party { e.Helper(); return e.reader(owner).as(backend.Write) }
 
-// keptOut checks that an Acquire is refused. If the store reports a time when the current holds
-// end, that time must match the end of x.
+// keptOut checks that an Acquire is refused. If the store reports the time that remains until the
+// current holds end, that must fit the term x.
 func (p party) keptOut(name string, x term) {
 	p.e.Helper()
 	if res := p.refused(name, p.e.longLease()); res.Remaining >= 0 {
@@ -793,8 +793,8 @@ func (p party) queues(name string, waited, place time.Duration) {
 	}
 }
 
-// barred checks that a Read is refused because of a waiting writer's note. The note must expire
-// after at most place.
+// barred checks that a Read is refused because of a waiting writer's note. The note must not last
+// longer than the duration given as place.
 func (p party) barred(name string, waited, place time.Duration) {
 	p.e.Helper()
 	res := p.asks(name, waited, 0)
@@ -928,8 +928,8 @@ var noteCases = []testCase{
 			// releasing a Read doesn't remove the note of its owner's waiting Write
 			w.as(backend.Read).releases("lock", e.longLease(), backend.NotHeld)
 			c.barred("lock", 0, place)
-			// c has waited longer than w. The owner other has waited even longer, but its note is
-			// gone.
+			// c has waited longer than w. The owner named "other" has waited even longer, but its
+			// note is gone.
 			c.admitted("lock", 2*time.Hour)
 			c.releases("lock", e.longLease(), backend.Freed)
 			w.releases("lock", e.longLease(), backend.NotHeld)
@@ -1125,7 +1125,7 @@ var conflictCases = []testCase{
 					if err != nil && !errors.Is(err, backend.ErrConflict) {
 						e.Fatal(err)
 					}
-					// Acquire may be refused without an error, if the lock ends after the refusal
+					// Acquire can be refused without an error, if the lock ends after the refusal
 					// and before the store reads its kind.
 					return err == nil && res.Acquired
 				})

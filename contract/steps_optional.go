@@ -102,7 +102,7 @@ var notifierCases = []testCase{
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			// Use twenty locks at once, so that subscriptions, releases and closings overlap. Half
-			// of the subscriptions only watch.
+			// of the subscriptions only watch the holders.
 			e.parallel(20, func(i int) error {
 				name := fmt.Sprint("lock", i)
 				for round := range 15 {
@@ -871,8 +871,8 @@ var mishapCases = []testCase{
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			names := []string{"renewed", "released", "re-entered"}
-			// Each party begins with an empty store and makes the same calls, so the store counts
-			// the same numbers for the locks of both.
+			// Each party begins with an empty store and makes the same calls, so the locks of both
+			// have the same revisions, versions or ids in the store.
 			for _, p := range []party{a, b} {
 				e.store.Wipe()
 				for _, p := range []party{a, b} {
@@ -937,7 +937,8 @@ var mishapCases = []testCase{
 		}},
 }
 
-// conflicts stores foreign data under a name and checks every step.
+// conflicts stores foreign data under a name, and checks that every step returns ErrConflict and
+// leaves the data alone.
 func (e *env) conflicts(name string) {
 	e.Helper()
 	a, lease := e.party("a"), e.longLease()

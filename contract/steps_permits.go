@@ -17,8 +17,8 @@ func (e *env) worker(owner string) party {
 	return e.party(owner).as(backend.Permits)
 }
 
-// available checks how many of limit permits are available. A limit of 0 stands for the limit that
-// the store was last told.
+// available checks how many permits are available if the semaphore has the given limit. A limit of
+// 0 stands for the limit that the store was last told.
 func (p party) available(name string, limit, want int) {
 	p.e.Helper()
 	if res := p.of(p.permits, limit).lookAll(name); res.Available != want {
@@ -26,8 +26,8 @@ func (p party) available(name string, limit, want int) {
 	}
 }
 
-// waits checks that an Acquire is refused because too few permits are left. If the store reports a
-// time when more become available, that time must match the end of x.
+// waits checks that an Acquire is refused because too few permits are left. If the store reports
+// the time that remains until more become available, that must fit the term x.
 func (p party) waits(name string, x term) {
 	p.e.Helper()
 	p.keptOut(name, x)

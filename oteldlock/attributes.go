@@ -27,7 +27,7 @@ const (
 	errorTypeKey = attribute.Key("error.type")
 )
 
-// An about contains the attributes of one measurement. Empty fields are left out.
+// The type about contains the attributes of one measurement. Empty fields are left out.
 type about struct {
 	kind                                      backend.Kind // or none
 	name, outcome, via, reason, step, failure string
@@ -37,7 +37,7 @@ type about struct {
 // none is the kind of a measurement that isn't about one kind of lock.
 const none = backend.Kind(255)
 
-// attributes returns the common attributes, followed by those of a.
+// attributes returns the common attributes, followed by those of the measurement.
 func (a about) attributes(common []attribute.KeyValue) []attribute.KeyValue {
 	all := slices.Clone(common)
 	if a.kind != none {
@@ -62,7 +62,7 @@ type sets struct {
 	made   map[about]set
 }
 
-// A set is a set of attributes, in the form of the options that instruments take.
+// A set contains attributes, in the form of the options that instruments take.
 type set struct {
 	add    []metric.AddOption
 	record []metric.RecordOption
@@ -72,13 +72,14 @@ type set struct {
 // which is slower, but so many time series overload most metric stores anyway.
 const mostSets = 10_000
 
-// of returns the set for a.
+// of returns the set of attributes for a measurement.
 func (s *sets) of(a about) set {
 	made, _ := s.find(a)
 	return made
 }
 
-// find returns the set for a, and reports whether it was just added to the cache.
+// find returns the set of attributes for a measurement, and reports whether the set was just added
+// to the cache.
 func (s *sets) find(a about) (made set, first bool) {
 	s.mu.RLock()
 	made, ok := s.made[a]

@@ -36,7 +36,7 @@
 //	distsync.shards.running          up-down counter  shards that this process runs
 //	distsync.shards.overdue          up-down counter  runs that continue after their grace
 //	distsync.shards.ends             counter          runs, counted when they end
-//	distsync.shards.start.delay      histogram, s     from when this member wants a shard to its run
+//	distsync.shards.start.delay      histogram, s     how long a wanted shard waited for its run
 //	distsync.shards.finish.duration  histogram, s     how long runs took to return when asked to
 //	distsync.shards.members          gauge            members, as this one sees them
 //	distsync.shards.lists            gauge            different lists of shards; normally 1
@@ -68,8 +68,8 @@
 //     refused), conflict, closed, lost, not_held, upgrade, too_many, no_limit, unsupported, or
 //     _OTHER. For a step it can also be outcome_unknown (it may have been carried out), not_done
 //     (it wasn't), or refused (it never will be). It isn't a failure if a call finds the lock held,
-//     or if its caller gives up. There is one exception: if the store couldn't say meanwhile which
-//     client holds the lock, error.type is unavailable, whatever the outcome.
+//     or if its caller gives up. There is one exception: if the store couldn't say who holds the
+//     lock, error.type is unavailable, whatever the outcome.
 //   - name: only with [WithNameLabel].
 //
 // An instrument that the program's SDK drops, for example with a view, costs next to nothing. If

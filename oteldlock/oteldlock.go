@@ -28,8 +28,8 @@ type config struct {
 
 // WithMeterProvider sets the meter provider. The default is the global one, even if the program
 // sets it only after New. The program should set the global provider before it uses the first lock.
-// Otherwise a hold or wait that began earlier is subtracted at its end from the number of holds or
-// waits, to which it was never added. That number is then too low.
+// Otherwise the numbers of holds and waits are too low from then on: a hold or wait that began
+// earlier wasn't added to its number, but is subtracted when it ends.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) error {
 		if p == nil {

@@ -80,8 +80,8 @@ func connect(store, addr string) (backend.Backend, func(), error) {
 	}
 }
 
-// count makes two clients, which stand for two processes, count to ten together. The counter is
-// guarded only by the lock.
+// count lets two clients count to ten together, as two processes would. The counter is guarded only
+// by the lock.
 func count(b backend.Backend) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

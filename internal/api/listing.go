@@ -119,8 +119,8 @@ func (l *lister) fields(name string, t *types.Struct) {
 	}
 }
 
-// methods adds the methods in set, those of a type and of its embedded types. It omits the methods
-// that are also in the other set.
+// methods adds the exported methods of a method set, which contains those of embedded types, too.
+// If the parameter but isn't nil, methods leaves out what is also in that set.
 func (l *lister) methods(name string, set, but *types.MethodSet) {
 	for m := range set.Methods() {
 		if m.Obj().Exported() && (but == nil || but.Lookup(nil, m.Obj().Name()) == nil) {
@@ -129,7 +129,8 @@ func (l *lister) methods(name string, set, but *types.MethodSet) {
 	}
 }
 
-// nameless returns a type without the parameter names of its functions, which may change.
+// nameless returns a type without the names of its functions' parameters. Those names aren't part
+// of the API.
 func nameless(t types.Type) types.Type {
 	switch t := t.(type) {
 	case *types.Pointer:

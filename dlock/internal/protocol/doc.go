@@ -8,8 +8,8 @@ import "time"
 // An Instant is a time on the monotonic clock of a client.
 type Instant = time.Duration
 
-// driftShare sets the reserve for differences in the speed of clocks. It is 1/driftShare of each
-// lease.
+// driftShare says how much of each lease is kept in reserve, because clocks can differ in speed:
+// 1/driftShare of it.
 const driftShare = 100
 
 // Promised returns how much of a granted lease can be relied on.

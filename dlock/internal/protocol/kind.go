@@ -2,8 +2,8 @@ package protocol
 
 import "github.com/seed951563bd/distsync/backend"
 
-// A Kind is a kind of lock, or a side of one. Its methods describe how it differs from other kinds.
-// No other code distinguishes kinds.
+// A Kind is a kind of lock, or one side of a read-write lock. Its methods describe how it differs
+// from other kinds. No other code distinguishes kinds.
 type Kind backend.Kind
 
 // A Family is a set of kinds. In a family, locks with the same name are one lock, even if their
@@ -51,11 +51,11 @@ func (k Kind) String() string { return backend.Kind(k).String() }
 // Family returns the family of the kind.
 func (k Kind) Family() Family { return rules[k].family }
 
-// Shared reports whether any number of parties may hold the lock through shared claims. Re-entries
+// Shared reports whether any number of parties can hold the lock through shared claims. Re-entries
 // of such holds are counted only in the client.
 func (k Kind) Shared() bool { return rules[k].shared }
 
-// Many reports whether any number of parties may hold the lock, each through its own claim. Such a
+// Many reports whether any number of parties can hold the lock, each through its own claim. Such a
 // claim isn't re-entered.
 func (k Kind) Many() bool { return rules[k].many }
 

@@ -35,7 +35,7 @@ type rare struct {
 	// grant is the lease with which the store gave the claim to the first in line. It is 0 after
 	// the first renewal.
 	grant  time.Duration
-	wanted Instant // until when the call that was first in line wants the claim
+	wanted Instant // the time until which the call that was first in line wants the claim
 }
 
 // manyRenewals is the count at which a Promise stops counting renewals.
@@ -88,8 +88,8 @@ func (p *Promise) Granted(sent Instant, lease time.Duration) {
 // out at any later time, so it is never forgotten.
 func (p *Promise) Unanswered(lease time.Duration) { p.doubt = shorter(p.doubt, lease) }
 
-// shorter returns the shorter of two leases. A lease of 0 stands for none, in which case shorter
-// returns other.
+// shorter returns the shorter of two leases. If the first is 0, which stands for no lease, shorter
+// returns the other.
 func shorter(lease, other time.Duration) time.Duration {
 	if lease == 0 {
 		return other
@@ -97,7 +97,7 @@ func shorter(lease, other time.Duration) time.Duration {
 	return min(lease, other)
 }
 
-// Stray records that the store may have a grant that no party uses, for example because an
+// Stray records that the store might have a grant that no party uses, for example because an
 // acquiring request was not answered.
 func (p *Promise) Stray() { p.counts = true }
 
@@ -108,16 +108,16 @@ func (p *Promise) StrayUntil(until Instant) {
 	p.horizon = max(p.horizon, until)
 }
 
-// Strays reports whether the store may have the claim, or a higher count of it, without the client
-// knowing.
+// Strays reports whether the store might have the claim, or a higher count of it, without the
+// client knowing.
 func (p *Promise) Strays() bool { return p.counts }
 
 // Gone records that from now on the claim can't be relied on.
 func (p *Promise) Gone(now Instant) { p.deadline.Store(min(p.deadline.Load(), int64(now))) }
 
 // Renewal returns the lease that the claim needs, and the lease that a renewal must ask for. The
-// renewal asks for no less than the re-entries and partial releases under way, so that it can't
-// shorten the leases granted to them.
+// second is no shorter than any lease that re-entries and partial releases under way ask for, so
+// that the renewal can't shorten the leases granted to them.
 func (p *Promise) Renewal(now Instant) (lease, asked time.Duration) {
 	lease = p.lease
 	if !p.renewed {
@@ -258,18 +258,18 @@ func (p *Promise) Left(now Instant) time.Duration {
 	return max(p.rare.kept-now, 0)
 }
 
-// Becomes turns the promise of a write into that of a read, for a downgrade. The read's promise is
-// other. The store has granted the read until the given instant. The write must still be released,
-// and its state moves to rest.
+// Becomes turns the promise of a write into that of a read, for a downgrade. The parameter other is
+// the promise of the read, which the store has granted until the given instant. The write must
+// still be released, and Becomes copies its promise to rest for that.
 func (p *Promise) Becomes(other, rest *Promise, until Instant) {
 	rest.lease, rest.horizon, rest.counts = p.lease, p.horizon, p.counts
 	p.horizon, p.counts = other.horizon, other.counts
 	p.deadline.Store(int64(until)) // the promise may have been longer
 }
 
-// Passes reports whether the claim may be handed over to another holder, or joined. The claim must
-// be valid and renewed, no unanswered request may be able to shorten it, and it must not stay taken
-// after its release.
+// Passes reports whether the claim can be handed over to another holder, or joined. It can if it is
+// valid and renewed, no unanswered request can shorten it, and it doesn't stay taken after its
+// release.
 func (p *Promise) Passes(now Instant) bool {
 	return p.renewed && p.doubt == 0 && now < p.Until() && !p.Stays()
 }
@@ -294,7 +294,7 @@ func (p *Promise) granted() time.Duration {
 	return p.rare.grant
 }
 
-// Outlives reports whether the store may keep the claim for much longer than promised, although no
+// Outlives reports whether the store might keep the claim much longer than promised, although no
 // call wants that. This can happen after an unanswered re-entry, or if the store gave the claim to
 // the first in line for longer than the call wanted.
 func (p *Promise) Outlives() bool { return !p.renewed && p.horizon > p.Until()+p.lease/10 }
@@ -327,7 +327,7 @@ func (p *Promise) Effective() time.Duration {
 }
 
 // Confirmed returns the time at which the request for the last grant was sent. The parameter began
-// is when the acquiring request was sent. Confirmed never returns an earlier time.
+// is when the acquiring request was sent. The result is never earlier than that.
 func (p *Promise) Confirmed(began Instant) Instant {
 	if p.Stays() {
 		return max(p.rare.sent, began)
@@ -335,10 +335,10 @@ func (p *Promise) Confirmed(began Instant) Instant {
 	return max(p.Until()-Promised(p.Effective()), began)
 }
 
-// Next returns the time of the next renewal. That is about lease/part after the instant in after,
-// but never later than the deadline. The lease counts as no longer than the limit in most. The time
-// is rounded down to a multiple of a sixteenth of the lease, so that the renewals of claims with
-// the same lease can be sent in batches.
+// Next returns the time of the next renewal. That is about lease/part after the given instant, but
+// never later than the deadline. If the lease is longer than the parameter most, Next uses most
+// instead. The time is rounded down to a multiple of a sixteenth of the lease, so that the renewals
+// of claims with the same lease can be sent in batches.
 func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	lease := min(p.Effective(), most)
 	at := after + lease/part

@@ -18,7 +18,7 @@ import (
 // unknown whether the step was carried out.
 var ErrUnanswered = errors.New("the store has not answered")
 
-// A Store is a session with a store. Its methods may be called concurrently.
+// A Store is a session with a store. Its methods are safe for concurrent use.
 type Store struct {
 	backend.Capabilities
 	Session backend.Session
@@ -67,7 +67,8 @@ func (s *Store) Go(f func()) {
 	}
 }
 
-// Refuse makes all later steps fail, except those taken with Last. Their error wraps the error why.
+// Refuse makes all later steps fail, except those taken with Last. The error of such a step wraps
+// the given error.
 func (s *Store) Refuse(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,8 +170,8 @@ func here[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Re
 	return res, unanswered(ctx, err)
 }
 
-// unanswered returns the error of a step. It returns ErrUnanswered in place of the error of ctx,
-// since the caller knows that ctx has ended.
+// unanswered returns the error of a step. It replaces the error of ctx with ErrUnanswered, because
+// the caller already knows that ctx has ended.
 func unanswered(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return &backend.Error{Kind: backend.KindOf(err), Err: ErrUnanswered}

@@ -112,7 +112,7 @@ func (r *Replica) Said() []string {
 	return slices.Clone(r.said)
 }
 
-// Await waits until the replica has printed this line.
+// Await waits until the replica has printed the given line.
 func (r *Replica) Await(what string) {
 	r.t.Helper()
 	testservers.Until(r.t, "a replica says "+what, func() bool {
@@ -120,8 +120,8 @@ func (r *Replica) Await(what string) {
 	})
 }
 
-// AwaitAny waits until one of the replicas has printed this line. It returns the index of the first
-// such replica.
+// AwaitAny waits until one of the replicas has printed the given line. It returns the index of the
+// first such replica.
 func AwaitAny(t testservers.TB, what string, replicas ...*Replica) int {
 	t.Helper()
 	who := -1
@@ -134,7 +134,7 @@ func AwaitAny(t testservers.TB, what string, replicas ...*Replica) int {
 	return who
 }
 
-// Count returns how many times the replicas have printed this line.
+// Count returns how many times the replicas have printed the given line.
 func Count(what string, replicas ...*Replica) (n int) {
 	for _, r := range replicas {
 		for _, said := range r.Said() {
