@@ -52,8 +52,8 @@ type sentStep struct {
 	err        error
 }
 
-// The type which is a filter for steps. A zero field matches any value, except that a zero kind
-// doesn't match grants.
+// The filter which selects steps by their fields. A zero field matches any value, except that a
+// zero kind doesn't match grants.
 type which struct {
 	kind  stepKind
 	name  string
@@ -304,7 +304,7 @@ func (f *faultyBackend) kinds() []stepKind {
 	return kinds
 }
 
-// owner returns the owner in the last request to acquire a name.
+// owner returns the owner in the last request to acquire the lock with the given name.
 func (f *faultyBackend) owner(name string) string {
 	steps := f.steps(which{kind: acquireStep, name: name})
 	if len(steps) == 0 {

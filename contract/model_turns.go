@@ -8,8 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The answers of a store that refuses a step about permits for good: it knows no limit for the
-// semaphore, or the step asks for more permits than the limit.
+// The answers of a store that refuses a step about permits permanently, because it knows no limit
+// for the semaphore, or because the step asks for more permits than the limit.
 const noLimit, tooMany = "no limit", "too many"
 
 // works reports whether any owner holds permits.
@@ -64,7 +64,7 @@ func (o object) applyPermits(s modelStep, i int, t moment) []outcome {
 }
 
 // limited implements apply for steps that need a limit. If no permits are taken, the store may have
-// forgotten the limit that it was last told.
+// forgotten the last limit that a step gave.
 func (o object) limited(s modelStep, i int, t moment) (all []outcome) {
 	limit := s.limit
 	if limit == 0 {
@@ -174,11 +174,12 @@ func (l *line) keep(owners []string, ends ending) {
 	copy(l[:], all)
 }
 
-// The shortest and the longest time that a grant is allowed to last. It should be about a second.
+// The shortest and the longest time that a grant is allowed to last. A grant should last about a
+// second.
 const shortest, longest = 500 * time.Millisecond, 5 * time.Second
 
-// settle grants the lock to the first in line, unless it is held. The time x is when it became
-// free.
+// settle grants the lock to the first in line, unless it is held. The parameter x says when the
+// lock became free.
 func (o object) settle(x ending) object {
 	if o.alone.count > 0 || o.line == (line{}) {
 		return o

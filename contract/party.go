@@ -243,8 +243,8 @@ type term struct {
 	since time.Time
 }
 
-// after returns the term of a hold after another step has given it a lease. A Read or Write keeps
-// the longer lease. Other kinds take the new one.
+// after returns the new term of a hold with term x, once another step has given it a lease. A Read
+// or Write keeps the longer lease. Other kinds take the new one.
 func (x term) after(k backend.Kind, lease time.Duration, since time.Time) term {
 	if lengthens(k) && x.lease > lease {
 		return x
@@ -252,7 +252,8 @@ func (x term) after(k backend.Kind, lease time.Duration, since time.Time) term {
 	return term{lease, since}
 }
 
-// lengthens reports whether steps can lengthen, but never shorten, the lease of this kind.
+// lengthens reports whether a step can only lengthen the lease of a hold of this kind, not shorten
+// it.
 func lengthens(k backend.Kind) bool { return k == backend.Read || k == backend.Write }
 
 // parallel calls f concurrently with each number from 0 to n-1, and fails the test if any call

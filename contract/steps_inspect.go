@@ -214,8 +214,9 @@ func (e *env) sample(prefix string, lease time.Duration) map[string]view {
 	return all
 }
 
-// same checks that the locks of a sample are unchanged, both for their holders and for other
-// owners. Then it releases them.
+// same checks that the locks of a sample are unchanged. The holders must still have their holds and
+// leases, and other owners must be refused, unless the lock can be shared. Then same releases the
+// locks.
 func (e *env) same(sample map[string]view) {
 	e.Helper()
 	for name, v := range sample {
@@ -533,9 +534,9 @@ var inspectCases = []testCase{
 		}},
 }
 
-// unbroken repeats a call of the function look. Each time, a fault hits a different one of the
-// requests that look sends: first it drops the requests, and later the replies. An error of look
-// must not be of kind Refused.
+// unbroken calls the function look repeatedly. Each time, a fault hits a different one of the
+// requests that look sends. In a first series of calls the request is lost, and in a second series
+// its reply. An error of look must not be of kind Refused.
 func (e *env) unbroken(look func(p party) error) {
 	e.Helper()
 	e.skipWithout(e.store.Fragile != nil, "Fragile")

@@ -16,7 +16,7 @@ import (
 //
 // A latch isn't a lock. It has no holder and no lease. The store doesn't know which processes
 // should count down. So if one of them dies, the count stays, and the waiters wait until their
-// contexts end. Another process must count down in its stead. If the work must go on after a crash,
+// contexts end. Another process must then count down instead. If the work must go on after a crash,
 // use a lock for each part, or [Client.Once]. The store keeps a count until it reaches zero.
 //
 // An open latch can be set again under the same name. But a waiter that missed the end of the old

@@ -134,8 +134,8 @@ func (cl *claim) ring(s *state, now instant) {
 	}
 }
 
-// nextLook returns the time of the watchdog's next look at a claim. sent is the time when the
-// request that the store has granted was sent.
+// nextLook returns the time of the watchdog's next look at a claim. The parameter sent is when
+// the client sent the request that the store has granted.
 func (cl *claim) nextLook(s *state, sent instant) instant {
 	switch {
 	case cl.GoesOn():

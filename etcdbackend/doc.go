@@ -184,8 +184,8 @@
 // A call for permits, or for a write, gets the keys of all holders. With 30,000 holders of permits,
 // or as many readers, it gets 5 MB. The client's MaxCallRecvMsgSize doesn't apply to these answers.
 // A forced release deletes all keys at once, and then revokes a lease for each, eight at a time.
-// With so many that can take longer than the call waits. Then its error says that the store has not
-// answered, but the lock is free.
+// With so many holders, that can take longer than the call waits. Then its error says that the
+// store has not answered, but the lock is free.
 //
 // Standing in line for a fair lock takes one request, and the release another. The release makes no
 // other waiter send a request. A lock that is held for longer than a second takes a third request,

@@ -20,7 +20,7 @@
 // callers. The page shows the first 200 matching rows, and the number of matches.
 //
 // With [HandlerOf] the page also shows sets of shards: the shards that this process runs and waits
-// for, and the members that it saw last. That needs no request to the store.
+// for, and the members as it last saw them. That needs no request to the store.
 //
 // # Parameters
 //
@@ -28,7 +28,7 @@
 //	                application/json
 //	all=1           all rows of each table, not the first 200 (10 in the tables at the top)
 //	find=orders     only rows with this text, ignoring case; also in JSON
-//	sort=for        sorts by the column "for" those tables that have it; sort=-for reverses them.
+//	sort=for        sorts the tables that have a column "for" by it; sort=-for reverses them.
 //	                Columns: name, holder, by, for, ends, why, lost, place, client; of shards also
 //	                state, token, address, seats, list; of the store also line. Not in JSON
 //	who=0           asks no store for the holders of locks that are waited for

@@ -84,8 +84,8 @@ func (r rows[T]) More() int { return r.Matched - len(r.Shown) }
 // every selects all rows of a table.
 func every[T any](T) bool { return true }
 
-// pick selects the rows of a table: those elements of the slice all for which the function which
-// returns true. It returns those of them that the page shows.
+// pick selects the rows of a table from the slice all, by calling the function which for each
+// element. It returns those of the selected rows that the page shows.
 func pick[T row](
 	v *view, id string, all []T, most int, which func(T) bool, columns columns[T],
 ) rows[T] {

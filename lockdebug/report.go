@@ -187,11 +187,11 @@ func newWait(s subject, w dlock.WaitInfo, now time.Time) wait {
 	}
 }
 
-// since returns the time between from and to, or 0 if to is before from. That can happen, because
-// some times are read after the time of the report.
+// since returns the time from the first argument to the second, or 0 if the second is earlier.
+// That can happen, because some times are read after the time of the report.
 func since(from, to time.Time) time.Duration { return max(to.Sub(from), 0) }
 
-// endsSoon reports whether a hold may end soon. A renewal is due after a third of the lease, so
+// endsSoon reports whether a hold might end soon. A renewal is due after a third of the lease, so
 // once half of the lease has passed, renewals must have failed. A hold with a fixed lease ends soon
 // when less than a quarter of the lease is left.
 func endsSoon(h dlock.HoldInfo, now time.Time) bool {

@@ -53,8 +53,8 @@ func (o *object) inspect(name string, now time.Time) backend.Inspection {
 	return i
 }
 
-// sharers returns the readers, or the owners of permits, sorted by owner. It returns at most as
-// many of them as the parameter most says.
+// sharers returns the readers, or the owners of permits, sorted by owner. The parameter most limits
+// how many it returns.
 func (o *object) sharers(most int, now time.Time) (sharers []backend.Holder) {
 	for owner, expires := range o.readers {
 		if len(sharers) == most {
@@ -86,8 +86,9 @@ type listing struct {
 
 // List implements [backend.Lister]. For the first page of a list, it looks at all locks of the
 // store, a few at a time. The session keeps their names for the later pages, until the last page,
-// the next list or Close. If another list has replaced these names before a later page, that page
-// looks at all locks again. The locks are sorted by name, and Next is the last name of a page.
+// the next list or Close. If another list has replaced these names before a later page, List
+// looks at all locks again for that page. The locks are sorted by name, and Next is the last name
+// of a page.
 func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
 	l, err := s.listing(ctx, req)
 	if err != nil {
@@ -157,6 +158,6 @@ func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listin
 	return l, nil
 }
 
-// listStep is the number of locks that a list looks at before it briefly unlocks the mutex. To look
-// at this many locks takes some 50 µs.
+// listStep is the number of locks that a list looks at before it briefly unlocks the mutex. Looking
+// at this many locks takes about 50 µs.
 const listStep = 1000

@@ -97,8 +97,8 @@ var hints = map[string]string{
 		"committed",
 }
 
-// kindOf returns the kind of an error of a statement that had no effect, given the error's SQLSTATE
-// code.
+// kindOf returns the kind of an error with the given SQLSTATE code. It assumes that the statement
+// that failed had no effect.
 func kindOf(code string) backend.ErrorKind {
 	switch code {
 	case "DS001", "DS002", "DS003", noSuchSchema:

@@ -212,7 +212,8 @@ type statement struct {
 
 // transact carries out statements in one transaction and one round trip. It calls begin before it
 // sends them, and again if it must send them a second time. On success, it calls the function
-// after, and runs the function that after returns in another goroutine. Both functions can be nil.
+// after. If that returns a function, transact runs the returned function in another goroutine. The
+// parameter after can be nil, too.
 func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func(), all []statement,
 	after func() func(context.Context, *pgxpool.Conn)) error {
 	if err := s.b.ready(ctx); err != nil {

@@ -83,8 +83,7 @@ type others struct {
 	conflicts []failure // stores in which the name isn't a lock of this kind
 }
 
-// until returns the stores whose holds end at the given time. The times can differ by up to the
-// duration in apart.
+// until returns the stores whose holds end at the given time, give or take the duration apart.
 func (o *others) until(end, apart time.Duration) (stores []*store) {
 	for i, x := range o.ends {
 		if (x < 0) == (end < 0) && (x-end).Abs() <= apart {

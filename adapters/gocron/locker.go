@@ -37,9 +37,9 @@ var (
 )
 
 // A Locker is a [gocron.Locker], for [gocron.WithDistributedLocker] and
-// [gocron.WithDistributedJobLocker]. Each run of a job is done by one of the replicas that share
-// its client's store. The others skip it. The name of a job's lock is the job's name with the
-// prefix "gocron:". A Locker is safe for concurrent use, even by several schedulers.
+// [gocron.WithDistributedJobLocker]. Of the replicas that share the client's store, one does a
+// given run of a job, and the others skip that run. The name of a job's lock is the job's name with
+// the prefix "gocron:". A Locker is safe for concurrent use, even by several schedulers.
 type Locker struct {
 	client  *dlock.Client
 	atLeast time.Duration

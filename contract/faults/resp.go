@@ -85,8 +85,8 @@ func (s respReplies) pass(unit []byte) {
 	s.toClient.pass(unit)
 }
 
-// readValue reads a value, in either version of the protocol, and appends its bytes to the slice
-// read.
+// readValue reads a value, in either version of the protocol. It appends the bytes of the value to
+// the given slice, and returns the result.
 func readValue(r *bufio.Reader, read []byte) ([]byte, error) {
 	line, err := r.ReadBytes('\n')
 	if err != nil {

@@ -102,8 +102,8 @@ func parse(text string) (note, bool) {
 	return n, ok && !slices.ContainsFunc(n.seats, func(seat int) bool { return seat > mostSeat })
 }
 
-// mostSeat is the highest seat that a note may name. It limits the work that a wrong note can
-// cause.
+// mostSeat is the highest seat that parse accepts in a note. It limits the work that a wrong note
+// can cause.
 const mostSeat = 1 << 16
 
 // A member describes one member of the set, as it was last seen.

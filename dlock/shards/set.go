@@ -38,7 +38,7 @@ type Option func(*Set)
 // shard. If it hangs, end the process. The default is [DefaultGrace].
 func Grace(d time.Duration) Option { return func(s *Set) { s.grace = d } }
 
-// Settle sets how long a newcomer waits for a free seat before the others make room for it. It
+// Settle sets how long a newcomer waits for a free seat before the others make room for it. That
 // should be longer than a deploy takes from the start of a new replica to the end of the old one.
 // The default is two thirds of the client's lease.
 func Settle(d time.Duration) Option { return func(s *Set) { s.settle = d } }
@@ -100,7 +100,7 @@ type Set struct {
 //
 // Members should have the same list. While lists differ, as in a deploy, each shard of any list is
 // run by a member that knows it, and loads may be uneven. Lists from [Numbered] can differ in
-// length without further care.
+// length: members then agree on the shards that they all know.
 func New(client *dlock.Client, name string, list []string, opts ...Option) *Set {
 	s := &Set{
 		client: client, name: name, grace: DefaultGrace, weight: 1, starts: DefaultStarts,
@@ -234,9 +234,9 @@ func (m *member) public() Member {
 	}
 }
 
-// Owner returns the member that owns a shard, and reports whether there is one. It relies on the
-// members that this one saw last. The result is only a hint for routing, since the shard may be
-// moving. Owner doesn't ask the store, and finds no owner before Run has joined.
+// Owner returns the member that owns a shard, and reports whether there is one. It relies on what
+// this member saw when it last looked at the members. The result is only a hint for routing, since
+// the shard may be moving. Owner doesn't ask the store, and finds no owner before Run has joined.
 func (s *Set) Owner(shard string) (Member, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,8 +246,8 @@ func (s *Set) Owner(shard string) (Member, bool) {
 	return Member{}, false
 }
 
-// Seen returns the members that this one saw last, in the order of Members. It doesn't ask the
-// store, and returns none before Run has joined.
+// Seen returns the members that this member saw when it last looked, in the order of Members. It
+// doesn't ask the store, and returns none before Run has joined.
 func (s *Set) Seen() []Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,7 +27,7 @@ type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// sendSome sends the oldest messages, and deletes them from the table. It returns their number.
+// sendSome sends the oldest messages, deletes them from the table, and returns how many it sent.
 func (o *outbox) sendSome(ctx context.Context, db querier) (n int, err error) {
 	type row struct {
 		ID      int64
@@ -67,7 +67,7 @@ func (o *outbox) drainWrong(ctx context.Context, client *dlock.Client) error {
 	})
 }
 
-// drain sends messages until ctx ends, whenever this replica holds the lock.
+// drain sends messages whenever this replica holds the lock, until ctx ends.
 func (o *outbox) drain(ctx context.Context, client *dlock.Client) error {
 	for {
 		hold, err := client.FencedLocker("lock:outbox").Acquire(ctx)

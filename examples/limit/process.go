@@ -85,8 +85,8 @@ type process struct {
 	kill func()
 }
 
-// clientProcess returns a simulated process. All that other processes notice of a crash is that its
-// permits are neither renewed any more nor released. For them, a closed client looks the same.
+// clientProcess returns a simulated process. If a process crashes, others only notice that
+// its permits are neither renewed any more nor released. A closed client looks the same to them.
 func clientProcess(ctx context.Context, store backend.Backend, url string, dies bool) process {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)

@@ -120,7 +120,7 @@ func (l *lister) fields(name string, t *types.Struct) {
 }
 
 // methods adds the exported methods of a method set, which contains those of embedded types, too.
-// If the parameter but isn't nil, methods leaves out what is also in that set.
+// It leaves out the methods that are also in the second set, which can be nil.
 func (l *lister) methods(name string, set, but *types.MethodSet) {
 	for m := range set.Methods() {
 		if m.Obj().Exported() && (but == nil || but.Lookup(nil, m.Obj().Name()) == nil) {

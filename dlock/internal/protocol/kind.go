@@ -68,7 +68,7 @@ func (k Kind) Notes() bool { return rules[k].notes }
 // Numbered reports whether claims have fencing tokens.
 func (k Kind) Numbered() bool { return rules[k].numbered }
 
-// Asserted reports whether even fixed leases are renewed. That is necessary if other holders may
+// Asserted reports whether even fixed leases are renewed. That is necessary if other holders can
 // shorten the lease in the store.
 func (k Kind) Asserted() bool { return rules[k].asserted }
 

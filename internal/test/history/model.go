@@ -80,7 +80,7 @@ func (h *hold) leave() {
 	}
 }
 
-// strike ends the hold by force. It returns the time until which the holder may keep relying on the
+// strike ends the hold by force. It returns the time until which the holder might still rely on the
 // hold. If there was no hold, or the holder knew that it had ended, it returns the argument, which
 // is that time for an earlier hold.
 func (h *hold) strike(before time.Duration) time.Duration {
@@ -151,17 +151,17 @@ func (h *hold) String() string {
 	return text
 }
 
-// struck holds, for each user, the time until which the user may keep relying on a hold that was
+// struck holds, for each user, the time until which the user might still rely on a hold that was
 // ended by force.
 type struck [maxUsers + 1]time.Duration
 
 // maxUsers is the maximum number of users. It is a constant because states must be comparable.
 const maxUsers = 16
 
-// deluded reports whether the user may still rely on a hold that was ended by force.
+// deluded reports whether the user might still rely on a hold that was ended by force.
 func (s *struck) deluded(o *op) bool { return o.call <= s[o.user+1] }
 
-// othersDeluded reports whether another user may still rely on a hold that was ended by force.
+// othersDeluded reports whether another user might still rely on a hold that was ended by force.
 func (s *struck) othersDeluded(o *op) bool {
 	for i, until := range s {
 		if i != o.user+1 && o.call <= until {

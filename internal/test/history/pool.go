@@ -14,7 +14,7 @@ const loans = 2
 // taken in the store without a user's knowledge. [op].out counts those.
 type pool struct {
 	has [maxUsers * loans]loan
-	// struck is the time until which a user may keep relying on a hold that the store lost.
+	// struck is the time until which a user might still rely on a hold that the store lost.
 	struck [maxUsers * loans]time.Duration
 }
 
@@ -182,5 +182,5 @@ func (e *evidence) numbersOut(ops []*op) {
 	}
 }
 
-// permits returns how many permits each step of the number asks for.
+// permits returns how many permits each step with this number asks for.
 func (n *number) permits() int { return n.steps[0].permits }

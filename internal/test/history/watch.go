@@ -49,7 +49,7 @@ const (
 // Watch returns a backend that passes every step on to b and records it.
 //
 // If faults are injected between the client and the store, b must be on the store's side of them,
-// so that the outcome of a request whose reply is lost is known.
+// so that the Recorder learns the outcome of a request even if the client gets no reply.
 func (r *Recorder) Watch(b backend.Backend) backend.Backend { return &watched{r, b} }
 
 type watched struct {

@@ -353,8 +353,9 @@ func (v *visit) enter(how string) {
 // leave reports that the visit has ended.
 func (v *visit) leave() { v.tell(event{}) }
 
-// check checks whether the lock is still held, and if so, reports that. version is the version that
-// the user just replaced, or that another user replaced while this user read; 0 if none.
+// check checks whether the lock is still held, and if so, reports an event that says so. The
+// parameter version is the version that the user just replaced, or that another user replaced while
+// this user read; 0 if none.
 func (v *visit) check(version uint64) {
 	at := now()
 	if !v.valid() {
