@@ -182,10 +182,10 @@ func (s *state) renew(batch []*claim, sent instant) {
 	})
 }
 
-// report logs which locks couldn't be renewed, and how much of their leases remains. sent is the
-// time when the requests were sent. The log leaves out locks that have ended or will end before
-// their next renewal. It also leaves out locks that were logged after that time, since many
-// renewals fail at once if a store hangs.
+// report logs which locks couldn't be renewed, and how much of their leases remains. The
+// requests were sent at the time sent. The log leaves out locks that have ended or will end before
+// their next renewal. It also leaves out locks that have been logged since the requests were sent,
+// because many renewals fail at once if a store hangs.
 func (f *failures) report(c *Client, of int, sent instant) {
 	if len(f.claims) == 0 || c.ctx.Err() != nil {
 		return

@@ -119,8 +119,8 @@ func (s *session) payAll() {
 	}
 }
 
-// payDue sends releases for the debts that are due. It returns when the next debts are due and
-// whether there are any debts.
+// payDue sends releases for the debts that are due. It returns the time at which the next debts are
+// due, and whether there are any debts.
 func (s *session) payDue() (next time.Time, more bool) {
 	s.mu.Lock()
 	var due []*debt

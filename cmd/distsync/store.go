@@ -188,7 +188,8 @@ func (s *store) openRedis(g *global) error {
 	return nil
 }
 
-// orDefault returns d, which is a timeout from the URL. If d is 0, it returns --store-timeout.
+// orDefault returns d, which is a timeout from the URL. If d is 0, it returns the value of
+// --store-timeout.
 func orDefault(d time.Duration, g *global) time.Duration { return cmp.Or(d, g.timeout) }
 
 // valkeyOptions lists the URL options that valkey-go supports. Its parser ignores all others.

@@ -85,8 +85,8 @@ func (o *outbox) drain(ctx context.Context, client *dlock.Client) error {
 func (o *outbox) drainWith(ctx context.Context, hold *dlock.Hold) error {
 	for {
 		var n int
-		// Use ctx, not the hold's context: a guarded transaction may run to completion, even if the
-		// lock is lost meanwhile.
+		// Use ctx, not the hold's context: a guarded transaction is allowed to run to completion,
+		// even if the lock is lost meanwhile.
 		err := pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) (err error) {
 			if err := o.locks.Guard(ctx, tx, hold); err != nil {
 				return err

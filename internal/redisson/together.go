@@ -12,7 +12,7 @@ import (
 // A single script acquires or releases several plain locks if their names have the same hash tag. A
 // cluster keeps such locks in one slot. A proxy that distributes keys by hash tags keeps them on
 // one server, and sends the script there. If a script ran on a server that doesn't store the locks,
-// it could acquire a lock there while another client holds that lock on the server that does.
+// it could acquire a lock there while another client holds the same lock on the right server.
 
 //go:embed each.lua
 var eachText string

@@ -132,8 +132,8 @@ func (p pool) String() string {
 // several reports whether several owners may hold a lock of this kind at a time.
 func several(k backend.Kind) bool { return k == backend.Read || k == backend.Permits }
 
-// limits records, in each call of a semaphore, the bounds between which the semaphore's limit may
-// have been.
+// limits records, in each call of a semaphore, the lowest and the highest limit that the semaphore
+// may have had.
 func limits(ops []*op) {
 	type told struct{ least, most int }
 	all := make(map[string]told)
