@@ -180,9 +180,9 @@ func (p *process) failure(err error) error {
 	return err
 }
 
-// perform runs each trial in its own process. Once all processes are ready, perform passes a
-// function to around, which can measure the run. That function starts the trials together, and
-// waits for their reports.
+// perform runs each trial in its own process. Once all processes are ready, perform calls the
+// parameter around. The argument of that call is a function that starts the trials together, and
+// waits for their reports. So around can measure the run.
 func (l *lab) perform(trials []trial, around func(func() error) error) ([]measured, error) {
 	processes := make([]*process, len(trials))
 	reports := make([]measured, len(trials))

@@ -280,9 +280,9 @@ func (o *object) admitReaders(s *state, cl *claim) {
 }
 
 // retain returns the live write hold under which a party took the read locks that use the claim, or
-// nil if there is none. While the write hold lives, the claim is kept, even without readers. If it
-// were released, and the party read again, the new claim would have the same owner string, and a
-// late request for the old claim could affect the new one.
+// nil if there is none. While the write hold lives, the claim is kept, even without readers. If the
+// claim were released, and the party read again, the new claim would have the same owner string,
+// and a late request for the old claim could affect the new one.
 func (cl *claim) retain() *hold {
 	if cl.more == nil || cl.more.under == nil || cl.more.under.state != live {
 		return nil

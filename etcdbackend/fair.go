@@ -318,8 +318,8 @@ func (s *session) leave(ctx context.Context, a *attempt) (freed bool, key record
 }
 
 // left forgets a place that no longer exists. A request that is still unanswered might create the
-// place again. If no other call of the session is in line, left revokes the lease of the place,
-// which prevents that. Otherwise the next KeepPlaces deletes such a place.
+// place again. To prevent that, the place's lease is revoked if no other call of the session is in
+// line. Otherwise the next KeepPlaces deletes a place that was created again.
 func (s *session) left(ctx context.Context, id holdID) {
 	l, suspect := s.places.left(id.name, id.owner)
 	switch {

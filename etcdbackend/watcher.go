@@ -569,8 +569,8 @@ func reason(res *pb.WatchResponse) error {
 
 // lost records that a stream has broken, and with it all watches. They are requested again on the
 // next stream. Calls of Subscribe that still wait for an answer get an error instead, unless a
-// learner refused the stream. The functions that lost returns tell subscribers that their
-// subscriptions have broken.
+// learner refused the stream. The returned functions tell subscribers that their subscriptions
+// have broken.
 func (w *watcher) lost(err error, served bool) (tell []func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
