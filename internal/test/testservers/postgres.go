@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// PostgresVariable is the environment variable for a folder with another version of PostgreSQL,
-// which tests use instead of the installed one. The programs are in the subfolder bin. If one of
+// PostgresVariable is the environment variable for the folder of another PostgreSQL, which tests
+// use instead of the installed one. The programs are in the subfolder bin. If one of
 // them is missing, such as psql, tests use the installed program.
 const PostgresVariable = "DISTSYNC_POSTGRES"
 
