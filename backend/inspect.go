@@ -40,7 +40,7 @@ type Inspection struct {
 	// them.
 	Line []string
 
-	// Limit is the last limit of permits that the store was given, or 0 if none is known.
+	// Limit is the latest limit on permits that the store was given, or 0 if none is known.
 	Limit int
 }
 

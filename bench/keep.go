@@ -213,7 +213,7 @@ func (c *child) crowdNames() []string {
 // firstName returns the name of a lock that one goroutine waits for before the others start.
 func (c *child) firstName() string { return c.Name + ":first" }
 
-// holding holds the locks that the process running crowd waits for.
+// holding holds locks. Another process, which calls crowd, waits for them.
 func holding(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {

@@ -52,7 +52,7 @@ type trial struct {
 type measured struct {
 	Err     string
 	Counts  []int64 // acquisitions, by goroutine
-	Entries int64   // entries into the critical section, even after the trial's duration
+	Entries int64   // entries into the critical section, including those after the trial's duration
 	Reads   int64   // the shared entries
 	Clashes int64   // entries while another party was inside
 	Waits   histogram
@@ -162,7 +162,7 @@ func (p *process) finish() (measured, error) {
 	return rep, err
 }
 
-// end waits for the end of the process. It closes the input, which makes the process exit.
+// end closes the process's input, which makes the process exit, and waits until it has exited.
 func (p *process) end() {
 	p.stdin.Close()
 	io.Copy(io.Discard, p.out)
@@ -180,9 +180,9 @@ func (p *process) failure(err error) error {
 	return err
 }
 
-// perform runs each trial in its own process. Once all processes are ready, perform passes a
-// function to around, which can measure the run. That function starts the trials together, and
-// waits for their reports.
+// perform runs each trial in its own process. Once all processes are ready, perform calls the
+// parameter around. The argument of that call is a function that starts the trials together, and
+// waits for their reports. So around can measure the run.
 func (l *lab) perform(trials []trial, around func(func() error) error) ([]measured, error) {
 	processes := make([]*process, len(trials))
 	reports := make([]measured, len(trials))
@@ -251,7 +251,7 @@ func runChild(spec string) int {
 	return 0
 }
 
-// listen waits for the line that starts the trial. When the input ends after that, listen exits the
+// listen waits for the line that starts the trial. When the input ends after that, listen ends this
 // process, because the parent has ended.
 func (c *child) listen() {
 	in := bufio.NewReader(os.Stdin)

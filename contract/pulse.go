@@ -119,7 +119,7 @@ func (c testCase) runIn(t *testing.T, h Harness) {
 	t.Run(c.name, func(t *testing.T) { runCase(t, h, c, nil) })
 }
 
-// late reports whether a slow machine excuses a failure. If so, it records that.
+// late reports whether a slow machine excuses a failure. If so, it sets e.excused.
 func (e *env) late() bool {
 	e.Helper()
 	if e.excused == nil {

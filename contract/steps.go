@@ -698,8 +698,8 @@ var concurrencyCases = []testCase{
 			const parties, rounds = 8, 15
 			lease := e.longLease()
 			var inside atomic.Int32
-			// The lock guards counter. The race detector doesn't know that, but it knows the order
-			// of the accesses from the atomic variable inside.
+			// The lock guards the variable counter. The race detector doesn't know the lock, but
+			// learns the order of the accesses from the atomic variable named inside.
 			counter := 0
 			sessions := make([]backend.Session, parties)
 			for i := range sessions {

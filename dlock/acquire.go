@@ -827,8 +827,8 @@ func (a *acquisition) reenter(ctx context.Context, h *hold) error {
 }
 
 // prolong records that the store granted a re-entry or a partial release. sent is when its request
-// was sent, and asked is the lease that was granted. The parameter lease is what renewals ask for
-// from now on.
+// was sent, and asked is the lease that the request asked for. The parameter lease is what renewals
+// ask for from now on.
 func (h *hold) prolong(s *state, sent instant, lease, asked time.Duration) {
 	cl := h.claim
 	cl.StepGranted(sent, lease, asked)

@@ -19,7 +19,7 @@ import (
 // reading holds the readers of this client.
 type reading struct {
 	holds map[party]*hold // the latest hold of each party
-	lent  *claim          // the claim of a write lock that is lent to readers, or nil
+	lent  *claim          // a write lock's claim, while it is lent to readers; otherwise nil
 	older []*hold         // the parties' earlier holds, oldest first
 	young *claim          // latest claim, which new readers may join
 }
@@ -32,11 +32,11 @@ func (o *object) readers() []*hold {
 	return slices.AppendSeq(slices.Clone(o.reading.older), maps.Values(o.reading.holds))
 }
 
-// plainShared returns the hold that the next plain unlock of a reading Locker releases, or nil. It
-// can't know which of the Locker's readers unlocks. So it prefers a lost hold, and then the hold
-// that ends first. The other readers keep the holds that last longest. If the client has forgotten
-// a lost hold, plainShared returns ErrLost for it. So a late unlock of a lost hold doesn't release
-// a later one.
+// plainShared returns the hold that the next plain unlock of a reading Locker releases, or nil. An
+// unlock doesn't say which of the Locker's readers calls it. So plainShared prefers a lost hold,
+// and then the hold that ends first. The other readers keep the holds that last longest. If the
+// client has forgotten a lost hold, plainShared returns ErrLost for it. So a late unlock of a lost
+// hold doesn't release a later one.
 func (v *variable) plainShared(s *state, key lockKey, kind protocol.Kind) (*hold, error) {
 	if h := s.lastLoss(lostKey{key, kind, v}); h != nil {
 		return h, nil
@@ -280,9 +280,9 @@ func (o *object) admitReaders(s *state, cl *claim) {
 }
 
 // retain returns the live write hold under which a party took the read locks that use the claim, or
-// nil if there is none. While the write hold lives, the claim is kept, even without readers. If it
-// were released, and the party read again, the new claim would have the same owner string, and a
-// late request for the old claim could affect the new one.
+// nil if there is none. While the write hold lives, the claim is kept, even without readers. If the
+// claim were released, and the party read again, the new claim would have the same owner string,
+// and a late request for the old claim could affect the new one.
 func (cl *claim) retain() *hold {
 	if cl.more == nil || cl.more.under == nil || cl.more.under.state != live {
 		return nil
@@ -415,7 +415,7 @@ func (h *hold) bequeath() {
 }
 
 // mostNotices limits the number of notices of a hold. Later calls share one of them. Notices can't
-// be dropped, since it is unknown which calls still read.
+// be dropped, since it is unknown which calls are still reading under the lock.
 const mostNotices = 8
 
 // noticeFor returns the notice for the first call that watches a hold for its loss. The notice is

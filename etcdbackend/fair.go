@@ -23,7 +23,7 @@ import (
 // it holds the lock by its place, restored places go behind it. The transaction that creates a
 // place checks that the lock hasn't changed since it was seen.
 
-// A line is a step's knowledge of a lock and of the places in line for it.
+// A line is what a step knows about a lock and about the places in line for it.
 type line struct {
 	rev    int64    // the revision of this state; 0 if not known
 	lock   record   // the lock's key
@@ -56,9 +56,9 @@ type position struct {
 
 func (r record) position() position { return position{r.created, r.front} }
 
-// inOrder sorts places. An owner that has come back goes before all owners that were in line at
-// that time. Owners that came back together keep their order. None of them goes before an owner
-// that held the lock by its place.
+// inOrder sorts places. An owner that has come back goes before all owners that were in line when
+// it came back. Owners that came back together keep their order. None of them goes before an owner
+// that held the lock by its place at that time.
 func inOrder(places []record) {
 	slices.SortFunc(places, func(a, b record) int {
 		switch {
@@ -318,8 +318,8 @@ func (s *session) leave(ctx context.Context, a *attempt) (freed bool, key record
 }
 
 // left forgets a place that no longer exists. A request that is still unanswered might create the
-// place again. If no other call of the session is in line, left revokes the lease of the place,
-// which prevents that. Otherwise the next KeepPlaces deletes such a place.
+// place again. To prevent that, the place's lease is revoked if no other call of the session is in
+// line. Otherwise the next KeepPlaces deletes a place that was created again.
 func (s *session) left(ctx context.Context, id holdID) {
 	l, suspect := s.places.left(id.name, id.owner)
 	switch {
@@ -600,9 +600,9 @@ func (s *session) mendAll(
 }
 
 // comeBack finds the owners that have lost their places. It returns mendings that put them at the
-// front of the line or, if the first in line holds the lock by its place, directly behind that one.
-// It also returns the conditions for these mendings: that the lock hasn't changed since it was
-// read.
+// front of the line or, if the first in line holds the lock by its place, directly behind that
+// place. It also returns the conditions for these mendings: that the lock hasn't changed since it
+// was read.
 func (s *session) comeBack(
 	set *placeSet, l lease, owners []string, at line,
 ) (only []*pb.Compare, m []mending) {

@@ -86,8 +86,8 @@ func send[Req, Res any](
 }
 
 // anyLength allows an answer to be as long as all keys of a lock, as the client's own requests do
-// by default. A connection by itself accepts 4 MiB. With that limit, no permits of a semaphore with
-// 30,000 holders could be acquired or force-released.
+// by default. A connection by itself accepts 4 MiB. With that limit, a semaphore with 30,000
+// holders could neither grant permits nor be force-released.
 var anyLength = grpc.MaxCallRecvMsgSize(math.MaxInt32)
 
 // hasEnded reports whether a context has ended. gRPC compares the deadline itself, and may do so a
@@ -101,7 +101,7 @@ func hasEnded(ctx context.Context) bool {
 
 // insist sends a request, and repeats it if a member doesn't answer within patience. So the request
 // must be idempotent. The etcd client sends each request to the next member, so a member that hangs
-// costs only that time. From the third request on, the patience doubles with each, since all
+// costs only that time. From the third request on, each request doubles the patience, since all
 // members may be slow.
 func insist[Req, Res any](
 	ctx context.Context, patience time.Duration,
@@ -247,9 +247,10 @@ func (st *store) reads(a *attempt) []*pb.RequestOp {
 	return append([]*pb.RequestOp{rangeOp(st.keyOf(a.id))}, a.look...)
 }
 
-// swap carries out ops if the hold's key still equals old. If old is the zero record, there must be
-// no key, and the conditions in a.only must also hold. If a condition doesn't hold, swap changes
-// nothing, and returns the present key. Otherwise it returns the answer to the transaction.
+// swap carries out ops if the hold's key still equals old. The zero record stands for a key that
+// doesn't exist. In that case only, the conditions in a.only must hold, too. If a condition doesn't
+// hold, swap changes nothing, and returns the present key. Otherwise it returns the answer to the
+// transaction.
 func (st *store) swap(
 	ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp,
 ) (done *pb.TxnResponse, now record, err error) {
@@ -321,7 +322,7 @@ func (st *store) grant(ctx context.Context, id, ttl int64) (int64, error) {
 	req := &pb.LeaseGrantRequest{ID: id, TTL: ttl}
 	res, err := insist(ctx, patience(ttl), st.lease.LeaseGrant, req)
 	switch {
-	case is(err, rpctypes.ErrLeaseExist): // an earlier request made it, but its answer was lost
+	case is(err, rpctypes.ErrLeaseExist): // created by an earlier request whose answer was lost
 		return ttl, nil
 	case err != nil:
 		return 0, err

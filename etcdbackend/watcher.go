@@ -100,8 +100,8 @@ func newWatcher(
 // close ends the watcher. It doesn't wait.
 func (w *watcher) close() { w.stop() }
 
-// shared holds the prefixes of the keys of a read-write lock that are watched in addition to the
-// lock's key.
+// shared holds the key prefixes that are watched for a read-write lock, in addition to the lock's
+// key.
 type shared struct {
 	reads, notes []byte
 	toRead       func() bool // reports whether some call of this client might be waiting to read
@@ -301,7 +301,7 @@ func (w *watcher) serve() (served bool, err error) {
 	for {
 		for _, req := range w.next() {
 			if stream.Send(req) != nil {
-				// The stream is broken. The goroutine receive will see the error.
+				// The stream is broken. The call of w.receive will return the error.
 				break
 			}
 		}
@@ -336,7 +336,7 @@ func (w *watcher) next() []*pb.WatchRequest {
 }
 
 // check ends a stream on which no message arrives. It has its own goroutine, since opening a stream
-// and sending on it may wait for a server that doesn't answer.
+// and sending on it can block if the server doesn't answer.
 func (w *watcher) check(ctx context.Context, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(w.checkEvery)
 	defer tick.Stop()
@@ -433,8 +433,8 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 // now, or nil. The caller must hold w.mu.
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
 	// These are the revisions of the last events of three sorts, or 0. inTurn: the lock may have
-	// become free, but the sessions ahead come first. atOnce: the lock may have become free for all
-	// at once. taken: the lock was taken.
+	// become free, but the sessions ahead come first. atOnce: the lock may have become free, and
+	// nobody needs to let others go first. taken: the lock was taken.
 	var inTurn, atOnce, taken int64
 	for i, e := range events {
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
@@ -516,7 +516,8 @@ func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(
 	refused := withKind(reason(res), false)
 	switch {
 	case isAny(refused.Err, staleToken):
-		// The stream belongs to an expired log-in. The next stream has a new one.
+		// The stream was opened with an auth token that is no longer valid. The next stream has a
+		// new token.
 		return nil, refused
 	case !sub.active:
 		delete(w.subs, sub)
@@ -568,8 +569,8 @@ func reason(res *pb.WatchResponse) error {
 
 // lost records that a stream has broken, and with it all watches. They are requested again on the
 // next stream. Calls of Subscribe that still wait for an answer get an error instead, unless a
-// learner refused the stream. The functions that lost returns tell subscribers that their
-// subscriptions have broken.
+// learner refused the stream. The returned functions tell subscribers that their subscriptions
+// have broken.
 func (w *watcher) lost(err error, served bool) (tell []func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

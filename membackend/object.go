@@ -76,8 +76,8 @@ func (o *object) prune(now time.Time) (pruned bool) {
 	}
 	over := func(p place) bool { return !now.Before(p.expires) }
 	if slices.ContainsFunc(o.line, over) {
-		// This changes a clone, since the stored object may keep the old line: o may be a copy that
-		// isn't stored.
+		// This changes a clone of the line. If o is a copy that won't be stored, the stored object
+		// must keep the old line.
 		o.line = slices.DeleteFunc(slices.Clone(o.line), over)
 		pruned = true
 	}

@@ -99,8 +99,8 @@ func (m *measures) acquireStart(ctx context.Context, e dlock.AcquireStart) {
 	count(ctx, m.waiting, 1, set)
 }
 
-// prime adds 0 to the counters of losses of a lock when it is first used. Otherwise Prometheus, for
-// example, wouldn't see the first loss as an increase.
+// prime adds 0 to the counters of a lock's losses when the lock is first used. Otherwise
+// Prometheus, for example, wouldn't see the first loss as an increase.
 func (m *measures) prime(ctx context.Context, lock about) {
 	for r := dlock.LossExpired; r <= dlock.LossLease; r++ {
 		lock.reason = r.String()

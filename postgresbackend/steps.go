@@ -199,8 +199,8 @@ func (s *session) Release(
 	return s.release(ctx, req, nil)
 }
 
-// release implements Release with a separate statement. The parameter sends can be nil. Otherwise
-// the statement is sent only if sends returns true.
+// release implements Release with a separate statement. If the parameter sends isn't nil, the
+// statement is sent only if sends returns true.
 func (s *session) release(
 	ctx context.Context, req backend.ReleaseRequest, sends func() bool,
 ) (res backend.ReleaseResult, err error) {

@@ -25,7 +25,7 @@
 // lock can't stay taken. So dlock's AtLeast and Once fail, and the adapters for gocron and cron
 // need WithAtLeast(0).
 //
-// # What it protects from
+// # What it protects against
 //
 // With a single Redis, a lock is as safe as that server. If the server is lost, its locks are gone.
 // If a lagging replica takes over, two clients may hold the lock. Here such a store has only one
@@ -33,7 +33,7 @@
 // continue: held locks stay held, and free ones can be acquired. A lock is lost only when a
 // majority of the stores no longer has it.
 //
-// # What it doesn't protect from
+// # What it doesn't protect against
 //
 //   - A pause. If a process stops for longer than the lease, in a garbage collection or because the
 //     machine is suspended, it has lost the lock, and may write once more before it looks at its
@@ -57,8 +57,8 @@
 //     store comes back without a hold, the next renewal asks it for the hold again, after a third
 //     of a lease at the latest. Before you restart the next server, wait until two thirds of a
 //     lease have passed since the first came back. A lock with a fixed lease isn't renewed. If an
-//     owner reads under its write, the stores are asked for that read again only when the write has
-//     ended.
+//     owner reads under its write, a store that lacks the read is asked for it again only after the
+//     write has ended.
 //
 //   - A store that is much slower than the others. A new client doesn't know yet how slow it is,
 //     and may release a lock before that store has carried out the acquisition. Then the client
@@ -71,8 +71,8 @@
 //     not get it, although in the end no call holds it.
 //
 //   - A store that loses its data also loses the notes of waiting writers, which keep new readers
-//     out. Only the store that is asked first has a note. When the writer asks again, the store has
-//     the note again.
+//     out. Only the store that is asked first has a writer's note, and it gets the note again when
+//     the writer next asks.
 //
 //   - A read under a write. If a store has lost the write, a forced unlock of the write doesn't
 //     free the read there. The read stays until its next renewal.

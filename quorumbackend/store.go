@@ -124,7 +124,7 @@ type round[Res any] struct {
 	s       *session
 	caller  context.Context
 	ctx     context.Context // context of the requests
-	stop    func() bool     // makes the end of caller no longer cancel ctx; may be nil
+	stop    func() bool     // once called, the end of caller no longer cancels ctx; may be nil
 	cancel  context.CancelFunc
 	do      func(context.Context, *store) (Res, error)
 	replies chan reply[Res]

@@ -130,7 +130,8 @@ func (c *connection) Tell(
 	return refusals, nil
 }
 
-// withMoved marks an error reply that redirects the client to another server.
+// withMoved returns an error reply as it is or, if the reply redirects the client to another
+// server, an error that wraps both pubsub.ErrMoved and the reply.
 func withMoved(reply *valkey.ValkeyError) error {
 	if _, moved := reply.IsMoved(); moved {
 		return fmt.Errorf("%w: %w", pubsub.ErrMoved, reply)

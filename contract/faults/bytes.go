@@ -46,7 +46,7 @@ func (b bytesRequests) pass(unit []byte) {
 	case LoseRequest:
 		b.toServer.lose(t)
 	case HoldRequest:
-		// if b.caught is set, this unit continues its request, and the next reply is to it
+		// if b.caught is set, this is a later part of its request, and gets no reply of its own
 		t.silent = b.caught != nil
 		if b.caught == nil {
 			b.caught = t

@@ -168,8 +168,8 @@ func (p *Proxy) Unblock(d Direction) {
 }
 
 // LoseReply loses the reply to the next request that matches. The server carries the request out,
-// and replies to earlier requests pass. Instead of the reply the client sees the connection end.
-// Then the channel that LoseReply returned is closed.
+// and replies to earlier requests are still delivered. Instead of the reply the client sees the
+// connection end. Then the channel that LoseReply returned is closed.
 //
 // Requests that were sent together with this one, or after it, may or may not have been carried
 // out. On an HTTP/2 stream with several messages, any message counts as the reply. Over RESP,
@@ -189,7 +189,7 @@ func (p *Proxy) Hold(match func(Request) bool) (held <-chan struct{}, deliver fu
 	return t.sprung, func() { p.deliver(t) }
 }
 
-// Strike applies a fault to one of the requests that arrive from now on, whatever their client and
+// Strike applies a fault to one of the requests that arrive from now on, from any client and on any
 // connection. n is the index of that request, counted from 0. For [LoseReply], Strike doesn't count
 // requests whose replies it can't tell from others: see [Proxy.LoseReply]. The function end reports
 // whether the fault has hit a request. If not, end cancels the fault. If a request was held, end
@@ -457,8 +457,9 @@ func (f *flow) write(to net.Conn) {
 	}
 }
 
-// next returns the data to write now or, if there is none, how long to wait for more. If wait is
-// also 0, the caller must wait until something changes. If more is false, the flow has ended.
+// next returns the data to write now or, if there is none, how long to wait for more. If there is
+// no data and wait is 0, the caller must wait until something changes. If more is false, the flow
+// has ended.
 func (f *flow) next() (data []byte, wait time.Duration, more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -28,5 +28,5 @@
 // rolling deploy moves each shard once. A dead member is noticed within a lease. A member that is
 // cut off from the store for less than two thirds of a lease keeps everything.
 //
-// It works on every store that has fenced and read-write locks and can say who holds them.
+// The package works on every store that has fenced and read-write locks and can say who holds them.
 package shards

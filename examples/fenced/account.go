@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// tokenHeader is the header for the fencing token of the sender.
+// tokenHeader is the HTTP header that contains the sender's fencing token.
 const tokenHeader = "Fencing-Token"
 
 // A balance is a resource that rejects writes by former holders of the lock.

@@ -117,8 +117,8 @@ func Do[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Req)
 	return DoWithin(ctx, s, s.patience.d, nil, do, req)
 }
 
-// DoWithin takes a step. It stops waiting for the answer when ctx ends, when the time given by
-// patience is over, or when End is called. Its error is then ErrUnanswered, unless the step has
+// DoWithin takes a step. It stops waiting for the answer when ctx ends, when the step has taken
+// longer than patience, or when End is called. Its error is then ErrUnanswered, unless the step has
 // returned an error of its own. A patience of 0 means no limit. If late isn't nil, it is called
 // with an answer that comes too late. With a prompt store, DoWithin always waits for the answer.
 func DoWithin[Req, Res any](

@@ -9,8 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Bounds on the time for which a store grants a Fair lock to the first owner in line. It should be
-// about a second, but each store sets its own.
+// Bounds on the time for which a store grants a Fair lock to the first owner in line. The time
+// should be about a second, but each store has its own value.
 const (
 	leastGrant   = 900 * time.Millisecond
 	longestGrant = 5 * time.Second

@@ -19,9 +19,9 @@ import (
 	"time"
 )
 
-// PostgresVariable is the environment variable for the folder of a PostgreSQL that tests use
-// instead of the installed one. Its programs are in the subfolder bin. If a program is missing
-// there, such as psql, tests use the installed one.
+// PostgresVariable is the environment variable for the folder of another PostgreSQL, which tests
+// use instead of the installed one. The programs are in the subfolder bin. If one of
+// them is missing, such as psql, tests use the installed program.
 const PostgresVariable = "DISTSYNC_POSTGRES"
 
 // postgresFolder returns the folder of PostgreSQL's servers.

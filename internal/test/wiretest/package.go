@@ -9,8 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A Package creates the backends of one package. Each has a new client, which is closed when the
-// test ends.
+// A Package creates backends of the package under test. Each backend has a new client, which is
+// closed when the test ends.
 type Package struct {
 	Server   func(t testing.TB, addr string, o Options) backend.Backend
 	Cluster  func(t testing.TB, nodes []*testservers.Server, o Options) backend.Backend
