@@ -64,7 +64,8 @@ func New(b backend.Backend, opts ...Option) *Client {
 	if c.id == "" {
 		c.id = newID()
 	} else {
-		// Clients with the same id need unique owner strings.
+		// Other clients may have the same id. Their owner strings must differ from this client's,
+		// so begin with a random number.
 		c.state.number = mathrand.Uint64N(1 << 62)
 	}
 	if least := b.Limits().MinLease; c.lease < least {

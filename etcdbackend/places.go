@@ -17,14 +17,15 @@ type ownPlaces struct {
 	firsts map[string]firstPlace // by lock name
 }
 
-// A firstPlace is a place that holds the lock. seen is when the session first saw that.
+// A firstPlace is the place of an owner that holds the lock as the first in line, while the lock
+// has no key. seen is when the session first saw that.
 type firstPlace struct {
 	position
 	seen time.Time
 }
 
-// timeLeft records that an owner holds the lock by its place. It returns how much of firstTime is
-// left, as far as this session can tell.
+// timeLeft records that an owner holds the lock by its place, as the first in line. It returns how
+// much longer the owner is allowed to do so (see firstTime), as far as this session can tell.
 func (ps *ownPlaces) timeLeft(name string, place record) time.Duration {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -56,7 +57,7 @@ type place struct {
 	until time.Time
 	doubt bool   // a request that creates the place has no answer
 	key   record // as last created or seen
-	holds bool   // when last seen, the owner held the lock by its place
+	holds bool   // when last seen, the owner held the lock as the first in line
 }
 
 // A look is a request that found the lock held by another owner. sent is when the request was sent,
@@ -215,8 +216,8 @@ func (ps *ownPlaces) placed(set *placeSet, place record) {
 	}
 }
 
-// find returns an owner's place as last seen. holds reports whether the owner holds the lock by
-// that place.
+// find returns an owner's place as last seen. holds reports whether the owner then held the lock as
+// the first in line.
 func (ps *ownPlaces) find(name, owner string) (key record, holds bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

@@ -385,8 +385,8 @@ func (s *session) Subscribe(
 }
 
 // probe returns an error if the server is too old for the dialect. A release would get this error
-// only after freeing the lock. In a cluster, probe asks any one server. After the first good
-// answer, it doesn't ask again.
+// only after freeing the lock. In a cluster, it doesn't matter which server probe asks. After the
+// first good answer, probe doesn't ask again.
 func (s *session) probe(ctx context.Context) error {
 	if !s.Dialect.Sharded || s.probed.Load() {
 		return nil
