@@ -192,9 +192,9 @@ func (c *Client) lock() *state {
 	return &c.state
 }
 
-// unlock starts what was to run in the background, unlocks c.mu, and then does the work that was
-// postponed until then. It ends contexts and subscriptions first, then calls traces, and then
-// writes log records.
+// unlock starts the goroutines that were requested while c.mu was locked, and unlocks c.mu. Then it
+// does the work that must not be done under c.mu: it ends contexts and subscriptions, then calls
+// traces, and then writes log records.
 func (c *Client) unlock() {
 	if afterEvent != nil {
 		afterEvent(c)

@@ -167,7 +167,7 @@ func (ps *ownPlaces) begin(set *placeSet, l lease) {
 	set.lease = l
 }
 
-// lost records that a lease has ended, and all places with it.
+// lost records that a lease has ended, so that its places no longer exist.
 func (ps *ownPlaces) lost(set *placeSet, l lease) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -198,8 +198,8 @@ func (ps *ownPlaces) doubt(name, owner string) {
 	}
 }
 
-// over reports whether an owner should no longer be in line. It looks at all sets of the lock: if a
-// set has ended, a newer one may have taken over its lease, and contain the owner.
+// over reports whether an owner should no longer be in line. It looks for the owner in all sets of
+// the lock, since a newer set may have taken over the lease of a set that has ended.
 func (ps *ownPlaces) over(name, owner string, now time.Time) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

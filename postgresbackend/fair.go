@@ -188,7 +188,7 @@ type sighting struct {
 	sent  time.Time // when the request was sent
 }
 
-// watch starts recording sightings of a lock. If yes is false, it stops that instead.
+// watch sets whether sightings of a lock are recorded.
 func (v *sightings) watch(name string, yes bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -92,7 +92,7 @@ func wanted(names []string, mine list, seats []int, taken map[int]*member) map[s
 	return all
 }
 
-// A memo stores the last result of wanted, since members look often and mostly see the same.
+// A memo stores the last result of wanted, since members often call wanted with the same arguments.
 type memo struct {
 	names  []string
 	mine   list
