@@ -212,9 +212,9 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 	return false, r.failure()
 }
 
-// renewed records a store's answer to a renewal. It ignores the answer if the hold's votes no longer
-// have the given serial. has reports whether the store has the hold. stays reports whether the hold
-// will last for the whole lease.
+// renewed records a store's answer to a renewal. It ignores the answer if the hold's votes no
+// longer have the given serial. has reports whether the store has the hold. stays reports whether
+// the hold will last for the whole lease.
 func (s *session) renewed(
 	h *hold, st *store, serial uint64, held bool, lease time.Duration,
 ) (has, stays bool) {
