@@ -178,7 +178,7 @@ type PlacesRequest struct {
 
 // PlacesResult is the answer to a [PlacesRequest].
 type PlacesResult struct {
-	// Holder is whichever of the request's owners holds the lock, or empty if none does.
+	// Holder is the one of the request's owners that holds the lock, or empty if none does.
 	Holder string
 	// Remaining is how long the present hold lasts, as in [AcquireResult].
 	Remaining time.Duration

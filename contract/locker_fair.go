@@ -111,7 +111,8 @@ func (p *process) inLine(name string) (n int) {
 	return n
 }
 
-// inLine starts f, which waits for a lock, and returns when the store has given it a place.
+// inLine calls f, which waits for a lock, in another goroutine. inLine returns when the store has
+// given that call a place in line.
 func (l *lab) inLine(p *process, name, what string, f func() error) *call {
 	l.Helper()
 	before := p.inLine(name)
@@ -121,8 +122,8 @@ func (l *lab) inLine(p *process, name, what string, f func() error) *call {
 	return c
 }
 
-// waits starts a call that waits in line for a lock, and returns when the store has given it a
-// place.
+// waits calls LockContext in another goroutine. waits returns when the store has given that call a
+// place in line.
 func (l *lab) waits(p *process, name string) *call {
 	l.Helper()
 	return l.inLine(p, name, "a waiter for "+name, func() error {

@@ -15,8 +15,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A lab is the environment of a case for a Locker: an env, and a session that stands for another
-// process, which reads and changes the store.
+// A lab is the environment of a case for a Locker. It is an env with a further session, which acts
+// as another process. The case uses that session to look at the store and to change it.
 type lab struct {
 	*env
 	other backend.Session
@@ -322,8 +322,8 @@ func (l *lab) take(name, owner string) {
 	}
 }
 
-// give releases the lock that take acquired for another process. It returns an error because it may
-// be called by a fault.
+// give releases the lock that take acquired for another process. It returns its error, instead of
+// failing the test, because a fault might call it in another goroutine.
 func (l *lab) give(name, owner string) error {
 	res, err := l.other.Release(context.WithoutCancel(l.ctx), backend.ReleaseRequest{
 		Kind: l.keeper(), Name: name, Owner: owner, Lease: l.longLease(),

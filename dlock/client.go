@@ -64,7 +64,8 @@ func New(b backend.Backend, opts ...Option) *Client {
 	if c.id == "" {
 		c.id = newID()
 	} else {
-		// Clients with the same id need unique owner strings.
+		// Other clients may have the same id. Their owner strings must differ from this client's,
+		// so begin with a random number.
 		c.state.number = mathrand.Uint64N(1 << 62)
 	}
 	if least := b.Limits().MinLease; c.lease < least {
@@ -191,9 +192,9 @@ func (c *Client) lock() *state {
 	return &c.state
 }
 
-// unlock starts what was to run in the background, unlocks c.mu, and then does the work that was
-// postponed until then. It ends contexts and subscriptions first, then calls traces, and then
-// writes log records.
+// unlock starts the goroutines that were requested while c.mu was locked, and unlocks c.mu. Then it
+// does the work that must not be done under c.mu: it ends contexts and subscriptions, then calls
+// traces, and then writes log records.
 func (c *Client) unlock() {
 	if afterEvent != nil {
 		afterEvent(c)

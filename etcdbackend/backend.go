@@ -32,8 +32,8 @@ func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a backend on an etcd client. The caller closes that client, after the client of the
-// locks. New panics if cli is nil.
+// New returns a backend that uses an etcd client. The caller must close that client after the dlock
+// client. New panics if cli is nil.
 //
 // Give the client all members as endpoints. Then the client keeps working when a member dies, and
 // skips a member that is a learner. Set the client's DialKeepAliveTime to ten seconds, the minimum

@@ -11,10 +11,11 @@ import (
 // stored in that key. Other keys belong to single owners. A read-write lock has one for each
 // reader, and one for each note of a waiting writer. A semaphore has one for each holder. A fair
 // lock has one for each owner in line. Such a key consists of the lock's key, the byte 0x01, a word
-// for the role, a slash, and the owner. If the name of another lock ends like that, that lock's own
-// key can be the same. So a key counts as the key of a hold only if its value has that role, and
-// names the owner with which the key ends. Any other key in its place causes a conflict, and isn't
-// changed.
+// for the role, a slash, and the owner.
+//
+// Such a key can also be the own key of another lock, whose name ends like that. So it counts as
+// the key of an owner only if its value has the role and the owner with which the key ends.
+// Otherwise a step that needs the key fails with a conflict, and doesn't change the key.
 
 func (st *store) key(name string) []byte { return []byte(st.options.prefix + name) }
 
@@ -96,8 +97,8 @@ func (sp span) asOf(rev int64) *pb.Compare {
 	}
 }
 
-// take returns the operation that deletes the keys of the span. Its answer contains the deleted
-// keys, which the function taken gets from it. If sp.end is nil, the span is one key.
+// take returns the operation that deletes the keys of the span. If sp.end is nil, the span is one
+// key. To get the deleted keys from the answer, call the function taken.
 func (sp span) take() *pb.RequestOp {
 	req := &pb.DeleteRangeRequest{Key: sp.key, RangeEnd: sp.end, PrevKv: true}
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: req}}

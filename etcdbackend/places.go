@@ -17,14 +17,15 @@ type ownPlaces struct {
 	firsts map[string]firstPlace // by lock name
 }
 
-// A firstPlace is a place that holds the lock. seen is when the session first saw that.
+// A firstPlace is the place of an owner that holds the lock as the first in line, while the lock
+// has no key. seen is when the session first saw that.
 type firstPlace struct {
 	position
 	seen time.Time
 }
 
-// timeLeft records that an owner holds the lock by its place. It returns how much of firstTime is
-// left, as far as this session can tell.
+// timeLeft records that an owner holds the lock by its place, as the first in line. It returns how
+// much longer the owner is allowed to do so (see firstTime), as far as this session can tell.
 func (ps *ownPlaces) timeLeft(name string, place record) time.Duration {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -56,7 +57,7 @@ type place struct {
 	until time.Time
 	doubt bool   // a request that creates the place has no answer
 	key   record // as last created or seen
-	holds bool   // when last seen, the owner held the lock by its place
+	holds bool   // when last seen, the owner held the lock as the first in line
 }
 
 // A look is a request that found the lock held by another owner. sent is when the request was sent,
@@ -166,7 +167,7 @@ func (ps *ownPlaces) begin(set *placeSet, l lease) {
 	set.lease = l
 }
 
-// lost records that a lease has ended, and all places with it.
+// lost records that a lease has ended, so that its places no longer exist.
 func (ps *ownPlaces) lost(set *placeSet, l lease) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -197,8 +198,8 @@ func (ps *ownPlaces) doubt(name, owner string) {
 	}
 }
 
-// over reports whether an owner should no longer be in line. It looks at all sets of the lock: if a
-// set has ended, a newer one may have taken over its lease, and contain the owner.
+// over reports whether an owner should no longer be in line. It looks for the owner in all sets of
+// the lock, since a newer set may have taken over the lease of a set that has ended.
 func (ps *ownPlaces) over(name, owner string, now time.Time) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -215,8 +216,8 @@ func (ps *ownPlaces) placed(set *placeSet, place record) {
 	}
 }
 
-// find returns an owner's place as last seen. holds reports whether the owner holds the lock by
-// that place.
+// find returns an owner's place as last seen. holds reports whether the owner then held the lock as
+// the first in line.
 func (ps *ownPlaces) find(name, owner string) (key record, holds bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

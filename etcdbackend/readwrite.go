@@ -129,7 +129,8 @@ func none(kvs []*mvccpb.KeyValue) error {
 	return nil
 }
 
-// mistaken is like conflicts, but for an attempt that expected a key of the hold, and found none.
+// mistaken returns an error if an attempt was refused because the hold's key is missing, and a lock
+// of another kind uses the name (see conflicts).
 func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
 	if !key.free() || a.seen == nil {
 		return nil
@@ -137,7 +138,8 @@ func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
 	return s.conflicts(ctx, a)
 }
 
-// acquireWrite assumes that the lock is free, as acquire does.
+// acquireWrite acquires the lock for a writer. Like acquire, it first assumes that the lock is
+// free.
 func (s *session) acquireWrite(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (res backend.AcquireResult, err error) {
@@ -188,8 +190,8 @@ func (at scene) others(owner string) (leases []int64) {
 	return append(leases, leasesOf(at.reads)...) // even the owner's own read keeps it from writing
 }
 
-// acquireRead assumes that the lock has no writer and no notes, unless there are signs to the
-// contrary.
+// acquireRead acquires the lock for a reader. Like acquire, it first assumes that nothing keeps the
+// reader out, here a writer or a note, unless there are signs to the contrary.
 func (s *session) acquireRead(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (res backend.AcquireResult, err error) {
@@ -226,8 +228,8 @@ func (s *session) acquireRead(
 	return backend.AcquireResult{Acquired: true, Count: 1}, nil
 }
 
-// heldRead returns the key of an owner that releases its hold for reading. It also records that the
-// owner no longer waits to read.
+// heldRead returns the record of a read that its owner is about to release. The record may be out
+// of date. heldRead also notes in the session that the owner no longer waits to read.
 func (s *session) heldRead(ctx context.Context, a *attempt) (record, error) {
 	s.waits.end(a.id)
 	return s.find(ctx, a)
@@ -245,8 +247,8 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 	}
 }
 
-// seeReads finds out who reads and who writes, by reading the keys that a writer would read. It
-// returns the writer's attempt that it made for that, and what it found.
+// seeReads finds out who reads and who writes. For that it looks at the lock as an attempt to write
+// would, and returns that attempt, and what it found.
 func (s *session) seeReads(ctx context.Context, reads *attempt) (*attempt, scene, error) {
 	a := &attempt{id: writeOf(reads.id)}
 	s.excludeOthers(a)

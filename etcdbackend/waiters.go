@@ -32,7 +32,7 @@ type waiters struct {
 	delay time.Duration // how long a session needs, at most, to take a freed lock
 }
 
-// A waiter is a session that waits for a lock.
+// A waiter is what a session knows about its own wait for a lock.
 type waiter struct {
 	subs  int    // the number of the session's subscriptions
 	key   []byte // the session's key, perhaps already in etcd; nil if there is none
@@ -124,8 +124,8 @@ func (ws *waiters) join(ctx context.Context, name string) {
 	w.rev, w.ahead = res.Header.Revision, max(waiting(res, 1)-1, 0)
 }
 
-// vacant looks for the session's waiter for a lock. If the waiter has no key, vacant gives it a new
-// one, and returns both. Otherwise it returns nil.
+// vacant chooses a key for the session's wait for a lock, and returns the waiter and the key. If
+// the session doesn't wait for the lock, or already has a key, vacant returns nil.
 func (ws *waiters) vacant(name string) (*waiter, []byte) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -138,8 +138,8 @@ func (ws *waiters) vacant(name string) (*waiter, []byte) {
 	return w, w.key
 }
 
-// current returns the lease for new keys, which is a new one if half of the present lease has
-// passed.
+// current returns the lease for new keys. If half of the time of the present lease has passed, it
+// first replaces that with a new lease.
 func (ws *waiters) current(ctx context.Context) (lease, error) {
 	ws.mu.Lock()
 	l := ws.lease

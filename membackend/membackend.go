@@ -111,8 +111,8 @@ func (b *Backend) put(name string, o object) {
 
 // finish completes a step. If the lock is free, finish gives it to the first in line. It then
 // stores the named object, and adds the wake-ups to n. The parameter due is the expiry of what the
-// step created or extended in the object, or zero if there is no such thing. The caller must hold
-// b.mu, and must unlock it before calling n.tell.
+// step created or extended in the object, or zero if it created and extended nothing. The caller
+// must hold b.mu, and must unlock it before calling n.tell.
 func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (granted bool) {
 	first, granted := o.settle(now)
 	if granted {
@@ -227,7 +227,7 @@ func (b *Backend) watching(name string) []*subscription {
 type session struct {
 	b      *Backend
 	subs   map[*subscription]struct{}
-	list   *listing // the names of a list that has further pages, or nil
+	list   *listing // the names for further pages of the current list, or nil
 	closed bool
 }
 

@@ -72,9 +72,9 @@ func (s *session) fair(
 		},
 	}
 	for n := 1; ; n++ {
-		// Other transactions may have locked the row each time. The last attempt then carries out
-		// its step without handing the lock to the first waiter in line. The next step for the lock
-		// does that.
+		// An attempt does nothing if it should hand the lock to the first waiter in line, but
+		// another transaction has locked the row. If that happens each time, the last attempt
+		// carries out its step without handing over the lock. The next step for the lock does that.
 		weak := n >= mostRepeats
 		c.args = []any{
 			req.name, req.owners, s.id, ms(req.lease), ms(req.place), req.again, ms(req.keep), weak,
@@ -188,7 +188,7 @@ type sighting struct {
 	sent  time.Time // when the request was sent
 }
 
-// watch starts recording sightings of a lock. If yes is false, it stops that instead.
+// watch sets whether sightings of a lock are recorded.
 func (v *sightings) watch(name string, yes bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -213,9 +213,10 @@ func (v *sightings) saw(name string, token int64, sent time.Time) {
 	}
 }
 
-// grant returns the grant for a waiter that was given a lock. If token is larger than that of the
-// last sighting, the grant came later, so the waiter didn't hold the lock yet when the sighting's
-// request was sent. Its lease can safely be counted from that time, without the server's clock.
+// grant returns the grant for a waiter that was given a lock. token identifies that acquisition. If
+// it is larger than the token of the last sighting, the waiter didn't hold the lock yet when the
+// sighting's request was sent. Then the lease can safely be counted from the sending of that
+// request, without the server's clock.
 func (v *sightings) grant(name, owner string, token int64) backend.Grant {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -212,8 +212,9 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 	return false, r.failure()
 }
 
-// renewed records a store's answer to a renewal of the votes with the given serial. has reports
-// whether the store has the hold. stays reports whether the hold will last for the whole lease.
+// renewed records a store's answer to a renewal. It ignores the answer if the hold's votes no
+// longer have the given serial. has reports whether the store has the hold. stays reports whether
+// the hold will last for the whole lease.
 func (s *session) renewed(
 	h *hold, st *store, serial uint64, held bool, lease time.Duration,
 ) (has, stays bool) {
@@ -253,8 +254,8 @@ func (s *session) dropLocked(h *hold) {
 	h.clear()
 }
 
-// oweAllLocked records a debt at each store that has a hold or a note of a waiting Write, or might
-// still grant the hold.
+// oweAllLocked records that each store must release a hold (see debt), if it has the hold or a note
+// of a waiting Write, or might still grant the hold.
 func (s *session) oweAllLocked(h *hold) {
 	for i, v := range h.votes {
 		if v.late > 0 || v.state == granted || v.state == denied && h.noted {
@@ -270,8 +271,8 @@ func later(x, y time.Time) time.Time {
 	return y
 }
 
-// touch sends a request for an owner that holds nothing and waits for a majority's answers. It
-// serves only to find errors, for example if the name isn't a lock in the stores.
+// touch sends a request to all stores, for an owner that holds nothing. It returns when a majority
+// has answered. It serves only to find errors, for example if the name isn't a lock in the stores.
 func (s *session) touch(ctx context.Context, do func(context.Context, *store) error) error {
 	r := newRound(s, context.Background(), ctx, func(
 		ctx context.Context, st *store,
@@ -485,10 +486,10 @@ func (s *session) giveBack(
 // release, the bell is rung again.
 const mostTolls = 10
 
-// ring wakes waiters that listen at stores that had nothing to release. These stores lost the hold,
-// or were down when it was acquired. ring acquires and releases the lock there. If another owner
-// holds it there, that owner's release wakes the waiters. ring waits for its requests, since they
-// keep other callers out.
+// ring wakes the waiters of stores that had nothing to release, because they lost the hold, or were
+// down when it was acquired. ring acquires and releases the lock there. If another owner holds it
+// there, that owner's release wakes the waiters. ring returns only when its requests are done,
+// since they keep other callers out.
 func (s *session) ring(ctx context.Context, k key, lease time.Duration, stores []*store) {
 	var all sync.WaitGroup
 	for _, st := range stores {
@@ -659,7 +660,7 @@ func (s *session) Look(
 	switch {
 	case unheard > len(s.stores)-s.need, count > 0 && has < s.need && has+unheard >= s.need:
 		return res, r.failure()
-	case free >= s.need: // an attempt would now succeed, even if one store refused
+	case free >= s.need: // a majority would now grant an attempt, so the lock is free
 		return res, nil
 	}
 	if has >= s.need {

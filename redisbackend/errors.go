@@ -13,7 +13,7 @@ import (
 
 var errNoReply = &backend.Error{Kind: backend.Unknown, Err: errors.New("redis: no reply")}
 
-// withKind adds the kind to an error of go-redis that doesn't have one yet.
+// withKind returns err as a [backend.Error]. If err isn't one yet, withKind determines its kind.
 func withKind(err error) error {
 	if kinded, ok := errors.AsType[*backend.Error](err); ok {
 		return kinded
@@ -48,8 +48,9 @@ func clientError(err error) backend.ErrorKind {
 	}
 }
 
-// notSent adds the kind to an error that occurred before anything was sent. It also replaces
-// redis.Nil, which could be mistaken for the reply to the command.
+// notSent returns err, which occurred before anything was sent, as a [backend.Error]. The kind is
+// Retry unless it is Refused. notSent also replaces redis.Nil, which could be mistaken for the
+// reply to the command.
 func notSent(err error) error {
 	if err == redis.Nil {
 		err = fmt.Errorf("redis: no connection: %v", err)
@@ -60,8 +61,8 @@ func notSent(err error) error {
 	return &backend.Error{Kind: backend.Retry, Err: err}
 }
 
-// asUnknown makes an error's kind Unknown. It is for a step that may have been carried out, at
-// least in part.
+// asUnknown returns err as a [backend.Error] of kind Unknown. It is for a step that may have been
+// carried out, at least in part.
 func asUnknown(err error) error {
 	return &backend.Error{Kind: backend.Unknown, Err: err}
 }

@@ -105,7 +105,8 @@ func (b *Backend) Open() backend.Session {
 		Replicas:   b.options.replicas,
 	}
 	if o.Cluster || o.Replicas.N > 0 || o.Dialect.Sharded || b.options.apart {
-		// Steps may share round trips only if they are for one server and don't delay each other.
+		// Only steps that go to the same server and don't delay each other can share a round trip,
+		// so don't gather steps here.
 		return redisson.Open(o)
 	}
 	t.sender = gather.New(t.sendNow, nil)

@@ -12,9 +12,10 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// notice looks for signs in the answers that the client has no connection, or was closed, and
-// records them. If a command gets the same dial error as an earlier command, the client may be
-// closed: an open client would have dialed again, and got a new error.
+// notice looks at answers for signs that the client has no connection, or was closed, and records
+// what it finds. The parameter known is the dial error of an earlier command, or nil. If a command
+// gets the same error again, the client may be closed: an open client would have dialed again, and
+// got a new error.
 func (t *transport) notice(ctx context.Context, known *net.OpError, answers []answer) {
 	for _, a := range answers {
 		switch {
@@ -30,8 +31,8 @@ func (t *transport) notice(ctx context.Context, known *net.OpError, answers []an
 }
 
 // Reach returns an error if a step on a key must not be sent. After a command without an answer,
-// Reach sends a PING before the next step. If the PING has no answer either, the step wouldn't have
-// one, so Reach prevents it. valkey-go often can't tell whether a failed command was sent, for
+// Reach sends a PING before the next step. If the PING gets no answer, the step wouldn't get one
+// either, so Reach prevents it. valkey-go often can't tell whether a failed command was sent, for
 // example if the client was closed. A step that Reach prevents was certainly not sent.
 func (t *transport) Reach(ctx context.Context, key string) error {
 	if t.stale.Load() {

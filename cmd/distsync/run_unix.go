@@ -18,8 +18,8 @@ import (
 	"github.com/seed951563bd/distsync/cmd/distsync/internal/child"
 )
 
-// ending lists the signals that end the wait for a lock. While the command runs, these signals and
-// those in others are forwarded to it.
+// The signals in the variable ending end the wait for a lock. While the command runs, they are
+// forwarded to it, and so are the signals in the variable others.
 var (
 	ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 		syscall.SIGUSR1, syscall.SIGUSR2}
@@ -177,7 +177,7 @@ func (s *running) follow() {
 	}
 }
 
-// never is the time that look returns if there is no next action.
+// never is the result of look if there is no next action.
 const never = 1000 * time.Hour
 
 // look carries out due actions and returns the time until the next one.

@@ -28,7 +28,7 @@ func Of(key string, n int) string {
 	return strconv.FormatUint(score(hash([]string{key})[0], 0)%uint64(n), 10)
 }
 
-// newList returns the list for shard names, which are sorted and distinct.
+// newList returns the list that identifies the given shards. The names must be sorted and distinct.
 func newList(names []string) list {
 	numbered := slices.Sorted(slices.Values(Numbered(len(names))))
 	if len(names) > 0 && slices.Equal(names, numbered) {
@@ -53,10 +53,11 @@ func (l list) knows(shard string, other list) bool {
 	return err == nil && i < l.numbered
 }
 
-// wanted maps each shard to the member that should run it while the given seats are taken, from the
-// point of view of a member whose own list is the parameter mine. That is the member on the shard's
-// seat if it certainly knows the shard, and otherwise a deputy that knows it. Members whose lists
-// agree come to the same result.
+// wanted maps each shard to the member that should run it. The parameter mine is the list of the
+// member that calls wanted, seats are the taken seats, and taken maps them to their members. A
+// shard is for the member on its seat, or for another one if that member has too many (see bound).
+// If the chosen member doesn't certainly know the shard, a deputy that knows it runs it. Members
+// whose lists agree come to the same result.
 func wanted(names []string, mine list, seats []int, taken map[int]*member) map[string]*member {
 	all := make(map[string]*member, len(names))
 	if len(seats) == 0 {
@@ -91,7 +92,7 @@ func wanted(names []string, mine list, seats []int, taken map[int]*member) map[s
 	return all
 }
 
-// A memo stores the last result of wanted, since members look often and mostly see the same.
+// A memo stores the last result of wanted, since members often call wanted with the same arguments.
 type memo struct {
 	names  []string
 	mine   list

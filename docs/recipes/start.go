@@ -28,7 +28,7 @@ func (p *poller) startWrong(ctx context.Context) (err error) {
 }
 
 func (p *poller) stopWrong(ctx context.Context) error {
-	return p.hold.Release(ctx) // another may get the lock while poll still runs
+	return p.hold.Release(ctx) // another process may get the lock while poll still runs
 }
 
 // Start waits for the lock as long as ctx allows, and then starts poll, which runs until Stop.

@@ -17,7 +17,7 @@ import (
 var isLockText string
 
 // isFirstLockText is like isLockText, but for scripts that check only their first key. It refers to
-// the key by a constant index, since some servers accept nothing else.
+// the key as KEYS[1], since some servers accept only a constant index.
 var isFirstLockText = strings.NewReplacer("(key)", "()", ", key", ", KEYS[1]").Replace(isLockText)
 
 // A kept lock stays taken after its owner's last release. It is held under a name that no owner

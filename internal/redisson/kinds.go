@@ -232,17 +232,18 @@ func fenced() kind {
 	return k
 }
 
-// inAny adapts a call that publishes nothing, and so is the same in every dialect.
+// inAny adds a Dialect, which is ignored, to the parameters of a function. It is for functions
+// whose calls publish nothing, and so are the same in every dialect.
 func inAny[R any](call func(R) Call) func(Dialect, R) Call {
 	return func(_ Dialect, req R) Call { return call(req) }
 }
 
-// one adapts a script that renews many holds to a single hold.
+// one turns a function whose call renews many holds into a function for a single hold.
 func one(renew func([]backend.RenewRequest) Call) func(backend.RenewRequest) Call {
 	return func(req backend.RenewRequest) Call { return renew([]backend.RenewRequest{req}) }
 }
 
-// oneIn is like one, but for a script that depends on the dialect.
+// oneIn is like one, but for a function whose call depends on the dialect.
 func oneIn(
 	renew func(Dialect, []backend.RenewRequest) Call,
 ) func(Dialect, backend.RenewRequest) Call {

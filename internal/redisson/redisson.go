@@ -64,8 +64,8 @@ type Call struct {
 	Args   []string
 }
 
-// call returns a [Call] of a script. The words are first the call's keys, whose number is given by
-// the parameter keys, and then its arguments.
+// call returns a [Call] of a script. The parameter keys is the number of the call's keys. These are
+// the first words. The remaining words are its arguments.
 func call(script Script, keys int, words ...string) Call {
 	return Call{script, words[:keys:keys], words[keys:]}
 }

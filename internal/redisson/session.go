@@ -91,8 +91,8 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name, owner stri
 	return k, nil
 }
 
-// more is the reply of a fair lock's script that did a part of its clean-up, but nothing of the
-// step itself. The script must then be sent again.
+// more is the reply of a fair lock's script that has done a part of its clean-up, but hasn't begun
+// the step itself. The script must then be sent again.
 const more = "more"
 
 // run runs a script. It needs more than one round trip only if the server doesn't know the script
@@ -385,8 +385,8 @@ func (s *session) Subscribe(
 }
 
 // probe returns an error if the server is too old for the dialect. A release would get this error
-// only after freeing the lock. In a cluster, probe asks any one server. After the first good
-// answer, it doesn't ask again.
+// only after freeing the lock. In a cluster, it doesn't matter which server probe asks. After the
+// first good answer, probe doesn't ask again.
 func (s *session) probe(ctx context.Context) error {
 	if !s.Dialect.Sharded || s.probed.Load() {
 		return nil

@@ -6,9 +6,9 @@ import "slices"
 // the first in line for a short time, and notifies the client of that call. A client refreshes the
 // places of all its calls with one request. Each call has its own owner string, represented by the
 // call's number. A rival, whose steps take no time, competes with the clients. The release of a
-// number, which also gives up its place, is a single step that takes no time either. That is
-// accurate enough, because the client repeats the release, and the release doesn't affect numbers
-// in use. The fields of Line limit the exploration.
+// call's hold, which also gives up its place, is a single step that takes no time either. That is
+// accurate enough, because the client repeats the release, and the release doesn't affect other
+// calls. The fields of Line limit the exploration.
 //
 // Holds expire as in model Holds. Places don't have a timer: once its call no longer waits, a place
 // can end at any time. A message carries the remaining time of the granted hold. Model Clocks shows
@@ -47,7 +47,7 @@ const (
 	past           // its number is no longer used
 )
 
-// keeping is a client's request to refresh the places that its calls have in line.
+// keeping is the kind of a client's request to refresh the places of its calls in line.
 const keeping = force + 1
 
 const kept = renewedNot + 1

@@ -107,7 +107,7 @@ type QuorumState struct {
 	stores   [quorumStores]ballot
 	clients  [2]voter
 	names    [leftover + 1]ballotName
-	ghost    [2]uint8 // a late release: first 1 + the store's index, then the name
+	ghost    [2]uint8 // a late release: 1 + the store's index, and the name; 0, 0 if none
 	restarts uint8
 	crashes  uint8
 	silent   uint8

@@ -1,7 +1,8 @@
 package main
 
-// An entry is the store's data under the key: the number, its count, and its remaining time. After
-// that time the entry may expire at any moment. The zero entry is a free key.
+// An entry is the store's data under the key: the number of the acquisition that holds the lock,
+// the hold count, and the remaining time. After that time the entry may expire at any moment. The
+// zero entry is a free key.
 type entry struct{ number, count, left uint8 }
 
 // The kinds of requests.

@@ -137,7 +137,8 @@ func (s *Server) start() error {
 	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
 		cmd, output = exec.Command(s.path, args...), new(bytes.Buffer)
 		cmd.Stdout, cmd.Stderr = output, output
-		// don't wait for a child of the program that keeps its output open
+		// If a child of the program outlives it and keeps the output open, don't wait for the
+		// child.
 		cmd.WaitDelay = time.Second
 		if s.as != nil {
 			cmd.SysProcAttr, cmd.Dir = &syscall.SysProcAttr{Credential: s.as}, "/"
