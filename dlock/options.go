@@ -220,8 +220,8 @@ func AtLeast(d time.Duration) AcquireOption {
 // HolderNote adds a note to the id of this hold in the store, so that every client can see it: see
 // [Holder.Note]. It is for the reading side of an [RWLocker]: the readers can then serve as a list
 // of members, each with its note. Such a hold always comes from the store, and isn't shared with
-// other readers of this client. If the caller's owner already reads, or writes, the call keeps the
-// id of that hold, and the note is ignored.
+// other readers of this client. If the caller's owner already holds the read lock or the write
+// lock, the call keeps the id of that hold, and the note is ignored.
 //
 // A note consists of 1 to 512 letters, digits and characters of -._~%&=+, which
 // [net/url.Values.Encode] returns. With any other note, the call returns an error. On a writing

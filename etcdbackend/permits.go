@@ -206,8 +206,8 @@ func (p *permits) told() {
 	}
 }
 
-// whole releases all permits of an owner if it holds more or fewer of them than the parameter
-// permits says. It returns the owner's key as it is afterwards.
+// whole releases all permits of an owner unless it holds exactly as many as the given number. It
+// returns the owner's key as it is afterwards.
 func (s *session) whole(ctx context.Context, a *attempt, key record, permits int) (record, error) {
 	done, now, err := transact(ctx, s, a, key, nil, itself, func(now *record) (*change, error) {
 		if key = *now; key.free() || key.count == permits {

@@ -381,9 +381,9 @@ func (m *Shares) endNested(s *SharesState, n uint8) {
 	}
 }
 
-// takeBack emits a background release of a claim. The client repeats the release until the store
-// replies that nothing is left of the hold, and no unanswered request can acquire the lock any
-// more.
+// takeBack emits a background release of a claim. The client repeats the release as long as the
+// store might have something left of the hold, or an unanswered request might still acquire the
+// lock.
 func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	reply := m.carryOut(&s, lastRelease, side, n)

@@ -71,7 +71,7 @@ type event struct {
 // earlier holders must have been notified when their leases expired.
 type checker struct {
 	forced   string        // the lock that users force-unlock; its holds can overlap
-	slack    time.Duration // how much earlier than the user's call the hold may begin in the store
+	slack    time.Duration // how long before the user's call the hold might begin in the store
 	complain func(string)
 
 	mu      sync.Mutex
@@ -178,8 +178,8 @@ func (l *ledger) forget(before time.Duration) {
 	l.holds = slices.Delete(l.holds, 0, n)
 }
 
-// lookBack is the number of earlier holds with which a hold is compared. Holds before these ended
-// long ago.
+// lookBack is the number of earlier holds with which a hold is compared. Still earlier ones have
+// ended long ago.
 const lookBack = 256
 
 // judge compares a hold with the holds around it.

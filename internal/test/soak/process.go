@@ -170,7 +170,7 @@ func (p *process) drain() {
 	fmt.Fprintln(p.child.in, "drain")
 }
 
-// inside returns 1 while users of the child haven't finished, and 0 otherwise.
+// inside returns 0 if all users of the child have finished, and 1 otherwise.
 func (p *process) inside() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
