@@ -266,7 +266,7 @@ func (c *candidates) awaitLeader(after time.Duration) error {
 
 // A succession records the change from one leader to the next.
 type succession struct {
-	took   time.Duration // time from the loss to the next leader's term; negative if that began first
+	took   time.Duration // time from the loss to the next term; negative if that began first
 	late   time.Duration // time since the old leader's lease expired
 	lapsed bool          // whether the lease's expiry is known; otherwise late is meaningless
 }

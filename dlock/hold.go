@@ -12,7 +12,7 @@ import (
 // Hold of several locks works the same way: see [MultiLocker.Acquire].
 //
 // If a Hold and its context are dropped without a Release, the client keeps renewing the lock, and
-// logs that when it finds out.
+// logs the mistake when it notices it.
 type Hold struct {
 	stay
 	inside atomic.Pointer[holdContext] // made at the first call of Context

@@ -164,7 +164,7 @@ func (s *session) hasPermits(name string, others bool) {
 // that began to wait earlier, and this client is woken if some are left.
 type permits struct {
 	keys  []byte // prefix of the keys
-	free  int    // an upper bound for the permits that were released and not taken since
+	free  int    // an upper bound on the number of permits released, and not taken since
 	limit int    // the semaphore's limit, as last stated; 0: not known
 	due   bool   // a waiter must be woken once the sessions ahead have had their turn
 }

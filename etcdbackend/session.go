@@ -579,8 +579,8 @@ func (s *session) delete(ctx context.Context, a *attempt) (done bool, key record
 	return a.done != nil, key, err
 }
 
-// refusedBeside reports whether a transaction may have been refused because of keys other than the
-// lock's own. The user may lack permission for the keys of waiters.
+// refusedBeside reports whether a transaction might have been refused because of keys other than
+// the lock's own. For example, the user might lack permission for the keys of waiters.
 func refusedBeside(err error) bool {
 	return err != nil && backend.KindOf(err) == backend.Refused &&
 		!errors.Is(err, backend.ErrConflict)

@@ -21,7 +21,7 @@ const (
 	noteRole  role = "waits" // the note of a waiting writer
 
 	permitRole role = "permits" // a hold of a semaphore's permits
-	// a place in the line for a fair lock; the first may hold the lock
+	// a place in the line for a fair lock; the first can hold the lock
 	lineRole role = "line"
 )
 
@@ -135,8 +135,8 @@ func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	}, nil
 }
 
-// known reports whether a value may have a field. The field OWNER isn't allowed, though package
-// json would read it as owner.
+// known reports whether a value in a given role can have a field. It returns false for OWNER, which
+// package json would read as owner.
 func known(as role, field string) bool {
 	switch field {
 	case "owner", "owner_base64", "count":

@@ -8,8 +8,8 @@ import (
 
 // A Promise is a client's knowledge of how long a store keeps a claim. A lease that a store grants
 // replaces the lease before it, even if the new one is shorter. Reads are the exception: their
-// leases never get shorter. Requests may be carried out late, out of order, or never. So a promise
-// never lasts longer than the shortest lease that a late request could still set.
+// leases never get shorter. Requests might be carried out late, out of order, or never. So a
+// promise never lasts longer than the shortest lease that a late request could still set.
 //
 // All methods except Until require the client's mutex.
 type Promise struct {
@@ -84,8 +84,8 @@ func (p *Promise) Granted(sent Instant, lease time.Duration) {
 	}
 }
 
-// Unanswered records that a request for the given lease was not answered. The store may carry it
-// out at any later time, so it is never forgotten.
+// Unanswered records that a request for the given lease was not answered. The store might carry it
+// out at any later time, so the promise takes that lease into account from then on.
 func (p *Promise) Unanswered(lease time.Duration) { p.doubt = shorter(p.doubt, lease) }
 
 // shorter returns the shorter of two leases. If the first is 0, which stands for no lease, shorter
@@ -101,7 +101,7 @@ func shorter(lease, other time.Duration) time.Duration {
 // acquiring request was not answered.
 func (p *Promise) Stray() { p.counts = true }
 
-// StrayUntil is like Stray, and also records that the store may keep the claim until the given
+// StrayUntil is like Stray, and also records that the store might keep the claim until the given
 // instant.
 func (p *Promise) StrayUntil(until Instant) {
 	p.counts = true
@@ -156,7 +156,7 @@ func (p *Promise) RenewalGranted(sent Instant, lease time.Duration) {
 }
 
 // Lengthens records that renewals ask for the lease d from now on. A request under way that asks
-// for less may be carried out late, and shorten the lease again. So Lengthens treats it as
+// for less might be carried out late, and shorten the lease again. So Lengthens treats it as
 // unanswered.
 func (p *Promise) Lengthens(d time.Duration) {
 	p.outlasts(d)
@@ -165,8 +165,8 @@ func (p *Promise) Lengthens(d time.Duration) {
 	}
 }
 
-// outlasts records that a request asks for the lease d. A renewal under way that asks for less may
-// be carried out late, and shorten the lease again. So outlasts treats it as unanswered.
+// outlasts records that a request asks for the lease d. A renewal under way that asks for less
+// might be carried out late, and shorten the lease again. So outlasts treats it as unanswered.
 func (p *Promise) outlasts(d time.Duration) {
 	if p.renewals > 0 && d > p.renewal {
 		p.Unanswered(p.renewal)
