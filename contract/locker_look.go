@@ -82,8 +82,9 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	return info
 }
 
-// wantHolder asks several processes who holds the lock: the holder's own process, in the parameter
-// has, and the askers. It fails the test unless all of them report only h, with the given count.
+// wantHolder asks several processes who holds the lock: the askers, and the holder's own process,
+// which is the parameter has. It fails the test unless all of them report only h, with the given
+// count.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {

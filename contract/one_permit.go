@@ -6,9 +6,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// withOnePermit returns a variant of the store, with which cases about locks in general can run for
-// semaphores. A request for Permits without a number of permits asks for the only permit of a
-// semaphore.
+// withOnePermit returns a variant of the store, for running the cases about locks in general on
+// semaphores. If a request for Permits doesn't say how many it wants, it asks for the only permit
+// of a semaphore.
 func (st Store) withOnePermit() Store {
 	open, fragile := st.Backend, st.Fragile
 	st.Backend = func() backend.Backend { return onePermitBackend{open()} }
@@ -28,8 +28,8 @@ func (b onePermitBackend) Open() backend.Session {
 	return onePermit{s, can}
 }
 
-// A onePermit is a session whose requests ask for the only permit of a semaphore, unless they give
-// a number of permits.
+// A onePermit is a session whose requests ask for the only permit of a semaphore, unless they say
+// how many permits they want.
 type onePermit struct {
 	backend.Session
 	bare backend.Capabilities

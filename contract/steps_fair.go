@@ -161,7 +161,7 @@ var attempts atomic.Int64
 
 // inTime is for steps that must happen during a short grant. It repeats the attempt until the
 // machine is fast enough. Each attempt uses a name of its own, because in a cluster a message for
-// one case may arrive after the next case has subscribed.
+// one attempt might arrive after the next attempt has subscribed.
 func (e *env) inTime(attempt func(name string) (inTime bool)) {
 	e.Helper()
 	for range 20 {

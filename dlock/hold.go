@@ -12,7 +12,7 @@ import (
 // Hold of several locks works the same way: see [MultiLocker.Acquire].
 //
 // If a Hold and its context are dropped without a Release, the client keeps renewing the lock, and
-// logs that when it finds out.
+// logs the mistake when it notices it.
 type Hold struct {
 	stay
 	inside atomic.Pointer[holdContext] // made at the first call of Context
@@ -88,10 +88,11 @@ func (h *Hold) Context() context.Context {
 	return d
 }
 
-// Release releases the lock, and ends the context. It works even if ctx has ended. It tries for at
-// most five seconds, but not beyond the end of the lease, nor for longer than ctx allows. If the
-// store hasn't answered by then, the error says so, and the release continues in the background. It
-// returns [ErrLost] if the lock was lost, and [ErrNotHeld] if it was released before.
+// Release releases the lock, and ends the context. It tries for at most five seconds, but not
+// beyond the end of the lease. If ctx has already ended, it is ignored. Otherwise ctx also limits
+// the time. If the store hasn't answered by then, the error says so, and the release continues in
+// the background. It returns [ErrLost] if the lock was lost, and [ErrNotHeld] if it was released
+// before.
 func (h *Hold) Release(ctx context.Context) error {
 	s := h.mustBeHeld()
 	mustBeContext(ctx)
@@ -130,8 +131,8 @@ func (h *Hold) Lost() <-chan struct{} {
 
 // Err returns nil while the lock is held. Afterwards it says how the hold ended. After a loss it
 // returns an [*Error] that wraps a [*Loss], and therefore [ErrLost]. If the client was closed, it
-// returns [ErrClosed]. Once its last release has begun, it returns [ErrNotHeld]. It checks the
-// clock, like the Err of the context.
+// returns [ErrClosed]. Once the hold's last release has begun, it returns [ErrNotHeld]. It checks
+// the clock, like the Err of the context.
 func (h *Hold) Err() error {
 	s, given := h.mustBeHeld(), h.given.Load()
 	if all := s.several(); all != nil {
@@ -140,8 +141,8 @@ func (h *Hold) Err() error {
 	return s.locker.stateOf(s.hold, given)
 }
 
-// stateOf returns the error that says how a hold has ended, or nil. given says that Release was
-// called.
+// stateOf returns the error that says how a hold has ended, or nil if it hasn't. given reports
+// whether Release was called.
 func (l *Locker) stateOf(h *hold, given bool) error {
 	c := l.client
 	s := c.lock()
@@ -186,7 +187,7 @@ func (h *Hold) HolderID() string {
 
 // Token returns the lock's fencing token, if the lock comes from a [Client.FencedLocker]. The token
 // is never 0, and is larger than all earlier tokens of this lock. It stays the same after a loss,
-// so that a resource can refuse it.
+// so a resource that has seen a larger token can refuse it.
 func (h *Hold) Token() (token uint64, ok bool) {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -346,8 +347,8 @@ func (s *stay) giveBack(ctx context.Context) error {
 
 // reportLeft is called after a function under the hold has returned. It returns how many times the
 // function re-entered the hold without unlocking it. It logs how many unlocks are missing,
-// including those of read locks that the function took while it wrote. It must be called only if no
-// other calls use the hold's party.
+// including those of read locks that the function acquired while it held the write lock. It must be
+// called only if no other calls use the hold's party.
 func (h *hold) reportLeft(c *Client, released bool) (left int) {
 	s := c.lock()
 	defer c.unlock()

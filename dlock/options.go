@@ -166,8 +166,8 @@ func Lease(d time.Duration) AcquireOption { return FixedLease(d) }
 // A hold has one lease, that of the call that acquired it. If the caller's owner holds the lock
 // already and that hold is renewed, d is ignored. If that hold has a fixed lease, the hold is
 // renewed until this call's unlock. Its lease is then d, or the rest of the fixed lease, whichever
-// is longer. After the unlock the hold isn't renewed, and ends with its lease. Calls of this client
-// get the lock handed over, or share it, only if they want the same lease. Other calls ask the
+// is longer. After the unlock the hold isn't renewed, and ends with its lease. A call of this
+// client is handed the lock, or shares it, only if it wants the same lease. Otherwise it asks the
 // store. Read locks are renewed at least as often as with the client's lease. The default is the
 // client's lease.
 //
@@ -220,13 +220,13 @@ func AtLeast(d time.Duration) AcquireOption {
 // HolderNote adds a note to the id of this hold in the store, so that every client can see it: see
 // [Holder.Note]. It is for the reading side of an [RWLocker]: the readers can then serve as a list
 // of members, each with its note. Such a hold always comes from the store, and isn't shared with
-// other readers of this client. If the caller's owner already reads, or writes, the call keeps the
-// id of that hold, and the note is ignored.
+// other readers of this client. If the caller's owner already holds the read lock or the write
+// lock, the call keeps the id of that hold, and the note is ignored.
 //
-// A note consists of 1 to 512 letters, digits and characters of -._~%&=+, which
-// [net/url.Values.Encode] returns. With any other note, the call returns an error. On a writing
-// side, or for another kind of lock, the error wraps [errors.ErrUnsupported]. By default there is
-// no note.
+// A note consists of 1 to 512 characters, which are ASCII letters, digits or any of -._~%&=+. The
+// results of [net/url.Values.Encode] have only these. With any other note, the call returns an
+// error. On a writing side, or for another kind of lock, the error wraps [errors.ErrUnsupported].
+// By default there is no note.
 func HolderNote(note string) AcquireOption {
 	return func(o *acquireOptions) { o.note, o.noted = note, true }
 }

@@ -35,7 +35,7 @@ func (o Owner) mustBeSomebody(where string) {
 	}
 }
 
-// An identity is an owner or a hold that is in a context. Calls with that context act for it.
+// An identity is an owner or a hold that a context carries. Calls with that context act for it.
 type identity struct {
 	party  party
 	client *Client // the hold's client

@@ -130,8 +130,8 @@ func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own m
 }
 
 // secondTurn reports whether this client takes a second turn at once. If several other clients
-// wait, and all of them are strangers, every other call returns true. For a lock that can be handed
-// over, secondTurn always returns false.
+// wait, and all of them are strangers, secondTurn alternates between true and false. For a lock
+// that can be handed over, secondTurn always returns false.
 func (cl *claim) secondTurn(s *state, res backend.ReleaseResult) bool {
 	cr := s.crowds[cl.object.key()]
 	if cl.kind.Passes() || cr == nil || res.Strangers < 2 || res.Strangers < res.Waiting ||
@@ -267,8 +267,9 @@ func (s *state) dispel(key lockKey) {
 
 // hear makes the queue's lead look at the lock again when the store reports a release, or at the
 // given time, if no release is reported by then. If the queue isn't subscribed, hear subscribes it,
-// which also makes the lead look. If an earlier look is already scheduled, that time stays, so that
-// this client's own releases don't delay the lead. A lead whose call has a short wait looks sooner.
+// which also makes the lead look. If a look is already scheduled for an earlier time, it stays
+// scheduled for then, so that this client's own releases don't delay the lead. A lead whose call
+// has a short wait looks sooner.
 func (q *queue) hear(s *state, until instant) {
 	if q.subscribed == unsubscribed && s.notifies {
 		q.subscribe(s)

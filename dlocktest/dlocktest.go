@@ -174,7 +174,7 @@ func manner(h backend.Holder) string {
 	}
 }
 
-// name describes the client of an owner, for the error of a test.
+// name describes the client of an owner, for a test's error message.
 func (s *Store) name(owner string) string {
 	client := clientOf(owner)
 	s.mu.Lock()

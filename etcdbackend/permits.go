@@ -164,7 +164,7 @@ func (s *session) hasPermits(name string, others bool) {
 // that began to wait earlier, and this client is woken if some are left.
 type permits struct {
 	keys  []byte // prefix of the keys
-	free  int    // an upper bound for the permits that were released and not taken since
+	free  int    // an upper bound on the number of permits released, and not taken since
 	limit int    // the semaphore's limit, as last stated; 0: not known
 	due   bool   // a waiter must be woken once the sessions ahead have had their turn
 }
@@ -206,8 +206,8 @@ func (p *permits) told() {
 	}
 }
 
-// whole releases all permits of an owner if it holds more or fewer of them than the parameter
-// permits says. It returns the owner's key as it is afterwards.
+// whole releases all permits of an owner unless it holds exactly as many as the given number. It
+// returns the owner's key as it is afterwards.
 func (s *session) whole(ctx context.Context, a *attempt, key record, permits int) (record, error) {
 	done, now, err := transact(ctx, s, a, key, nil, itself, func(now *record) (*change, error) {
 		if key = *now; key.free() || key.count == permits {

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxReads     = 128 // keys in one transaction; a server's default limit
+	maxReads     = 128 // most keys read in one transaction; the default limit of etcd servers
 	readsAtOnce  = 4   // concurrent transactions that read
 	writesAtOnce = 8   // concurrent writes, for the few holds of a batch that need one
 )
@@ -78,8 +78,8 @@ func (b *batch) done(i int, held bool, err error) {
 	b.running.Done()
 }
 
-// read looks at the locks of some requests. It returns once it has started the renewals that they
-// need, and doesn't wait for them.
+// read looks at the locks of some requests, and starts the renewals that the requests need. It
+// doesn't wait for the renewals.
 func (b *batch) read(some []int) {
 	ids := make([]holdID, len(some))
 	for i, r := range some {

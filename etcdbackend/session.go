@@ -80,8 +80,8 @@ func (s *session) Acquire(
 }
 
 // acquire assumes that the lock is free, unless there are signs to the contrary. If the assumption
-// is right, it acquires the lock in one round trip. It looks first if another owner held the lock
-// when it was last seen, or if a lease would have to be granted.
+// is right, it acquires the lock in one round trip. It reads the keys first if another owner held
+// the lock when it was last seen, or if a lease would have to be granted.
 func (s *session) acquire(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (res backend.AcquireResult, err error) {
@@ -135,10 +135,11 @@ func (s *session) acquire(
 
 // wait handles an attempt at a lock that another owner holds. If the request asks for a place, wait
 // puts its owner in line. over reports whether the attempt has ended. If it has, remaining is how
-// much longer the lock will be held, or negative if that isn't known or the hold never ends. If it
-// hasn't, wait has looked again, and at contains what it found. If the parameter told is true, a
-// message will tell the owner when it gets the lock, so wait doesn't find out the remaining time.
-// The parameter last is the last holder whose lease was found to have ended.
+// much longer the lock will be held. remaining is negative if that isn't known or the hold never
+// ends. If the attempt hasn't ended, wait has looked again, and sets at to what it found. The
+// parameter last is the last holder whose lease was found to have ended. told says whether a
+// message will tell the owner when it gets the lock. In that case wait doesn't find out the
+// remaining time.
 func (s *session) wait(
 	ctx context.Context, a *attempt, req backend.AcquireRequest, at *line, last *record, told bool,
 ) (remaining time.Duration, over bool, err error) {
@@ -529,10 +530,11 @@ func (s *session) swapOnLease(
 	return done, key, true, err
 }
 
-// prolong renews the lease of a key, and returns that lease. If the key needs a new lease, prolong
-// returns the zero lease. That is so if the key has no lease, if its lease has ended, or if the
-// length of its lease isn't the attempt's ttl. A read, a write or a repeated request must not
-// shorten the hold. So if the hold's lease already lasts longer, prolong doesn't renew it.
+// prolong renews the lease of a key, and returns that lease. It returns the zero lease if the key
+// needs a new one, because it has no lease, its lease has ended, or the length of its lease isn't
+// the attempt's ttl. An attempt with onlyUp (a read, a write or a repeated request) must not
+// shorten the hold. So if its lease has another length, but still lasts for at least ttl seconds,
+// prolong returns that lease without renewing it.
 func (s *session) prolong(ctx context.Context, a *attempt, key record) (lease, error) {
 	id, ttl := a.id, a.ttl
 	if key.free() || key.lease == 0 || s.keeper.closed() {
@@ -577,8 +579,8 @@ func (s *session) delete(ctx context.Context, a *attempt) (done bool, key record
 	return a.done != nil, key, err
 }
 
-// refusedBeside reports whether a transaction may have been refused because of keys other than the
-// lock's own. The user may lack permission for the keys of waiters.
+// refusedBeside reports whether a transaction might have been refused because of keys other than
+// the lock's own. For example, the user might lack permission for the keys of waiters.
 func refusedBeside(err error) bool {
 	return err != nil && backend.KindOf(err) == backend.Refused &&
 		!errors.Is(err, backend.ErrConflict)

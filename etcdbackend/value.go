@@ -21,7 +21,7 @@ const (
 	noteRole  role = "waits" // the note of a waiting writer
 
 	permitRole role = "permits" // a hold of a semaphore's permits
-	// a place in the line for a fair lock; the first may hold the lock
+	// a place in the line for a fair lock; the first can hold the lock
 	lineRole role = "line"
 )
 
@@ -38,14 +38,14 @@ type record struct {
 	count   int
 	rev     int64 // the revision in which the key was last changed
 	created int64 // the revision in which it was created
-	lease   int64 // the lease of the key; 0 if it has none, and so never ends
+	lease   int64 // the lease of the key; 0 if it has none, and the hold never ends
 
 	limit int   // for permits: the semaphore's limit, as their owner stated or found it
-	said  int64 // the revision at which limit was stated, if a renewal wrote the key later; or 0
+	said  int64 // the revision at which limit was stated; 0 if that is rev
 
-	// These are for an owner that came back to a line, and was put at the front of it. front is its
-	// number among the owners that came back together. behind is the place that held the lock at
-	// that time, and stays ahead.
+	// These are for an owner that lost its place in a line, came back, and was put at the front of
+	// the line. front is its number among the owners that came back together. If the first in line
+	// held the lock at that time, it stays first, and behind is its place.
 	front  int
 	behind position
 
@@ -135,8 +135,8 @@ func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	}, nil
 }
 
-// known reports whether a value may have a field. The field OWNER isn't allowed, though package
-// json would read it as owner.
+// known reports whether a value in a given role can have a field. It returns false for OWNER, which
+// package json would read as owner.
 func known(as role, field string) bool {
 	switch field {
 	case "owner", "owner_base64", "count":

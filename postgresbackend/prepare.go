@@ -37,8 +37,9 @@ func recordOf(conn *pgx.Conn) *record {
 }
 
 // prepare prepares a statement once a connection has carried it out several times, which makes a
-// lock and unlock a fifth faster. From then on, pgx uses the prepared statement in every mode.
-// prepare never carries out the statement itself. If it returns an error, the connection is broken.
+// lock and unlock a fifth faster. From then on, pgx uses the prepared statement, whatever the
+// pool's query execution mode. prepare never carries out the statement itself. If it returns an
+// error, the connection is broken.
 //
 // Behind a pooler, the next statement may go to another server process, where it isn't prepared. To
 // detect a pooler, prepare compares the process number that the connection got at its start with

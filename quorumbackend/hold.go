@@ -23,7 +23,7 @@ type hold struct {
 
 	// attempt is the owner name in requests to the stores: the owner's name with a number. Each
 	// attempt has a new number, since stores might still carry out requests of the previous
-	// attempt. The number is reused if that attempt got no vote.
+	// attempt. But if the previous attempt got no vote, its number is reused.
 	attempt  string
 	borrowed bool // whether this is a Read that uses the attempt of its owner's Write
 	// serial is the number of this set of votes. It distinguishes answers about these votes from
@@ -47,9 +47,9 @@ type hold struct {
 type vote struct {
 	state verdict
 
-	// refuted is set if the store lacked the hold at some time. It is reset when the store has the
-	// hold again and, after that, a majority of other stores has confirmed the hold. Until then the
-	// vote counts as a refusal, even if it also counts as a grant.
+	// refuted is set when the store turns out to lack the hold. It stays set after the store has
+	// the hold again, until a majority of other stores has confirmed the hold. Meanwhile a renewal
+	// counts this store among those that lack the hold, even if the store renews it.
 	refuted bool
 	since   uint32 // the number of the last renewal before the hold was found again
 

@@ -40,7 +40,7 @@ func (s *session) Subscribe(
 	order := s.order(req.Name)
 	for i, st := range order {
 		patience := subscribePatience * s.patience(st)
-		if i == len(order)-1 { // wait longer for the last, but not forever: others might be back
+		if i == len(order)-1 { // wait longer for the last, but not forever: other stores can return
 			patience = max(patience, longestPause)
 		}
 		sub, err := x.subscribe(ctx, st, patience)

@@ -16,7 +16,7 @@ import (
 // transport sends commands with a go-redis client.
 type transport struct {
 	client redis.UniversalClient
-	// cluster is client if that is a ClusterClient. Otherwise it is nil.
+	// cluster is the same as the field client if that is a ClusterClient, and nil otherwise.
 	cluster *redis.ClusterClient
 	// sender lets steps share round trips. If it is nil, each step has its own.
 	sender *gather.Sender[*command, *command]
@@ -122,8 +122,8 @@ func master(ctx context.Context, cluster *redis.ClusterClient, key string) (*red
 	return node, nil
 }
 
-// command converts a command to one for go-redis. It makes sure that a command that only reads also
-// goes to a master.
+// command converts a command to one for go-redis. It makes sure that the command goes to a master,
+// even if it only reads.
 func (t *transport) command(ctx context.Context, cmd redisson.Command) *command {
 	c := newCommand(ctx, cmd)
 	c.master = c.asks && len(cmd.Keys) > 0 && t.cluster != nil && t.cluster.Options().ReadOnly

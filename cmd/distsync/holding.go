@@ -109,9 +109,9 @@ func (s *holding) explained(c *dlock.Client, err error) error {
 	return fmt.Errorf("%w: %s has it", err, printable(info.Holders[0].ID))
 }
 
-// interruptible makes the first signal cancel a context, with the given cancel function. The
-// function that it returns ends this: after that, a signal doesn't cancel the context. It can be
-// called more than once.
+// interruptible makes the first signal cancel a context, with the given cancel function. This lasts
+// until the returned function end is called. After that, a signal doesn't cancel the context. end
+// can be called more than once.
 func (s *holding) interruptible(interrupt context.CancelCauseFunc) (end func()) {
 	over, idle := make(chan struct{}), make(chan struct{})
 	go func() {

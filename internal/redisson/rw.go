@@ -16,11 +16,11 @@ import (
 // if its owner still holds the read lock.
 //
 // If one of our scripts replies that it did nothing, the reply is reliable, unlike that of
-// Redisson's scripts, and no second script is needed. It can't come from a replica, since a script
-// that finds nothing to do runs a command that a replica refuses, before it replies. And it can't
-// be due to full memory, since a server whose memory is full still runs all scripts except those
-// that acquire. If a key isn't a read-write lock, the script returns the error for a key of another
-// type.
+// Redisson's scripts, and no second script is needed. Such a reply can't come from a replica, since
+// a script that finds nothing to do runs a command that a replica refuses, before it replies. And
+// it can't be due to full memory, since a server whose memory is full still runs all scripts except
+// those that acquire. If a key isn't a read-write lock, the script returns the error for a key of
+// another type.
 
 var (
 	//go:embed rw.lua

@@ -8,8 +8,8 @@ import (
 
 // A Promise is a client's knowledge of how long a store keeps a claim. A lease that a store grants
 // replaces the lease before it, even if the new one is shorter. Reads are the exception: their
-// leases never get shorter. Requests may be carried out late, out of order, or never. So a promise
-// never lasts longer than the shortest lease that a late request could still set.
+// leases never get shorter. Requests might be carried out late, out of order, or never. So a
+// promise never lasts longer than the shortest lease that a late request could still set.
 //
 // All methods except Until require the client's mutex.
 type Promise struct {
@@ -22,7 +22,7 @@ type Promise struct {
 	steps    uint32        // the number of re-entries and partial releases under way
 	renewals uint16        // the number of renewals under way or unanswered; up to manyRenewals
 	renewed  bool          // whether the claim is renewed until it is released
-	// counts says that the store's count may be higher than the client's, because an acquiring
+	// counts is set if the store's count might be higher than the client's, because an acquiring
 	// request wasn't answered.
 	counts bool
 	rare   *rare // fields that few promises need; nil if all are zero
@@ -32,8 +32,8 @@ type rare struct {
 	cut  Instant // renewals sent before this time don't prolong the promise
 	kept Instant // the time until which the lock stays taken, even if it is released; 0 if none
 	sent Instant // when the last granted request was sent
-	// grant is the lease with which the store gave the claim to the first in line. It is 0 after
-	// the first renewal.
+	// grant is the lease that the claim had when the store gave it to the first in line. It is 0
+	// after the first renewal.
 	grant  time.Duration
 	wanted Instant // the time until which the call that was first in line wants the claim
 }
@@ -66,8 +66,8 @@ func (p *Promise) Renewed() bool { return p.renewed }
 // sent and that all requests so far are carried out at once.
 func (p *Promise) Horizon() Instant { return p.horizon }
 
-// Sent records that a request is sent at the given time. If the store carries out the request, it
-// keeps the claim for the duration in stored.
+// Sent records that a request is sent at the given time. The parameter stored is how long the store
+// keeps the claim if it carries out the request.
 func (p *Promise) Sent(now Instant, stored time.Duration) { p.horizon = max(p.horizon, now+stored) }
 
 // Granted records that the store granted the given lease to a request. The parameter sent is the
@@ -84,8 +84,8 @@ func (p *Promise) Granted(sent Instant, lease time.Duration) {
 	}
 }
 
-// Unanswered records that a request for the given lease was not answered. The store may carry it
-// out at any later time, so it is never forgotten.
+// Unanswered records that a request for the given lease was not answered. The store might carry it
+// out at any later time, so the promise takes that lease into account from then on.
 func (p *Promise) Unanswered(lease time.Duration) { p.doubt = shorter(p.doubt, lease) }
 
 // shorter returns the shorter of two leases. If the first is 0, which stands for no lease, shorter
@@ -101,7 +101,7 @@ func shorter(lease, other time.Duration) time.Duration {
 // acquiring request was not answered.
 func (p *Promise) Stray() { p.counts = true }
 
-// StrayUntil is like Stray, and also records that the store may keep the claim until the given
+// StrayUntil is like Stray, and also records that the store might keep the claim until the given
 // instant.
 func (p *Promise) StrayUntil(until Instant) {
 	p.counts = true
@@ -156,7 +156,7 @@ func (p *Promise) RenewalGranted(sent Instant, lease time.Duration) {
 }
 
 // Lengthens records that renewals ask for the lease d from now on. A request under way that asks
-// for less may be carried out late, and shorten the lease again. So Lengthens treats it as
+// for less might be carried out late, and shorten the lease again. So Lengthens treats it as
 // unanswered.
 func (p *Promise) Lengthens(d time.Duration) {
 	p.outlasts(d)
@@ -165,8 +165,8 @@ func (p *Promise) Lengthens(d time.Duration) {
 	}
 }
 
-// outlasts records that a request asks for the lease d. A renewal under way that asks for less may
-// be carried out late, and shorten the lease again. So outlasts treats it as unanswered.
+// outlasts records that a request asks for the lease d. A renewal under way that asks for less
+// might be carried out late, and shorten the lease again. So outlasts treats it as unanswered.
 func (p *Promise) outlasts(d time.Duration) {
 	if p.renewals > 0 && d > p.renewal {
 		p.Unanswered(p.renewal)
@@ -191,8 +191,8 @@ func (p *Promise) StepOver() {
 }
 
 // StepGranted records that the store granted a re-entry or a partial release. sent is when its
-// request was sent, and asked is the lease that was granted. The parameter lease is what renewals
-// ask for from now on.
+// request was sent, and asked is the lease that it asked for. lease is the claim's lease from now
+// on, which renewals ask for.
 func (p *Promise) StepGranted(sent Instant, lease, asked time.Duration) {
 	p.lease = lease
 	p.Granted(sent, asked)
@@ -222,9 +222,10 @@ func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked ti
 	return lease, max(asked, lease)
 }
 
-// Given records that the store gave the claim to the first in line. The parameter since is when it
-// did so, and wanted is the time until which the call that was first wants the claim. If the call's
-// lease is fixed, the first renewal asks for the time left until then.
+// Given records that the store gave the claim to the first in line, with the given lease. The
+// parameter since is the time at which it did so. wanted is the time until which the call that was
+// first in line wants the claim. If that call has a fixed lease, the first renewal asks for the
+// time left until wanted.
 func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.Sent(since, lease)
 	p.deadline.Store(int64(min(since+Promised(lease), wanted)))
@@ -238,8 +239,9 @@ func (p *Promise) Keep(until, sent Instant) {
 	r.kept, r.sent = max(r.kept, until), max(r.sent, sent)
 }
 
-// Forgo undoes Keep. The store may keep the claim for longer than a lease, so Forgo limits the
-// promise to the lease that the next renewal asks for.
+// Forgo undoes Keep. Because of Keep, the store might keep the claim for longer than the lease that
+// the next renewal asks for. That renewal can shorten it, so Forgo limits the promise to that
+// lease.
 func (p *Promise) Forgo(now Instant) {
 	if p.Stays() {
 		p.rare.kept = 0
@@ -260,7 +262,7 @@ func (p *Promise) Left(now Instant) time.Duration {
 
 // Becomes turns the promise of a write into that of a read, for a downgrade. The parameter other is
 // the promise of the read, which the store has granted until the given instant. The write must
-// still be released, and Becomes copies its promise to rest for that.
+// still be released. For that release, Becomes copies the write's promise to the parameter rest.
 func (p *Promise) Becomes(other, rest *Promise, until Instant) {
 	rest.lease, rest.horizon, rest.counts = p.lease, p.horizon, p.counts
 	p.horizon, p.counts = other.horizon, other.counts
@@ -285,8 +287,8 @@ func (p *Promise) goal() Instant {
 	return p.Until()
 }
 
-// granted returns the lease with which the store gave the claim to the first in line. It returns 0
-// if the claim was renewed since then, or was acquired in another way.
+// granted returns the lease that the claim had when the store gave it to the first in line. It
+// returns 0 if the claim was renewed since then, or was acquired in another way.
 func (p *Promise) granted() time.Duration {
 	if p.rare == nil {
 		return 0
@@ -299,8 +301,8 @@ func (p *Promise) granted() time.Duration {
 // the first in line for longer than the call wanted.
 func (p *Promise) Outlives() bool { return !p.renewed && p.horizon > p.Until()+p.lease/10 }
 
-// EndsBefore reports whether p's claim ends without a release, while the claim of other ends later
-// or not at all.
+// EndsBefore reports whether p's claim ends earlier than the claim of the parameter other, if
+// neither is released. A renewed claim doesn't end.
 func (p *Promise) EndsBefore(other *Promise) bool {
 	return !p.renewed && (other.renewed || p.Until() < other.Until())
 }
@@ -326,8 +328,8 @@ func (p *Promise) Effective() time.Duration {
 	return lease
 }
 
-// Confirmed returns the time at which the request for the last grant was sent. The parameter began
-// is when the acquiring request was sent. The result is never earlier than that.
+// Confirmed returns the time at which the request for the last grant was sent. The result is never
+// earlier than the parameter began, which is the time at which the acquiring request was sent.
 func (p *Promise) Confirmed(began Instant) Instant {
 	if p.Stays() {
 		return max(p.rare.sent, began)
@@ -336,9 +338,9 @@ func (p *Promise) Confirmed(began Instant) Instant {
 }
 
 // Next returns the time of the next renewal. That is about lease/part after the given instant, but
-// never later than the deadline. If the lease is longer than the parameter most, Next uses most
-// instead. The time is rounded down to a multiple of a sixteenth of the lease, so that the renewals
-// of claims with the same lease can be sent in batches.
+// never later than the deadline. Here, lease is the effective lease or the parameter most,
+// whichever is shorter. The time is rounded down to a multiple of a sixteenth of that lease, so
+// that the renewals of claims with the same lease can be sent in batches.
 func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	lease := min(p.Effective(), most)
 	at := after + lease/part

@@ -3,7 +3,7 @@ package main
 // Clocks is the model of how a client converts a time on the store's clock to a time on its own
 // clock. The store grants the lock, and sends a message with the time of the grant by the store's
 // clock. To relate the two clocks, the client queries the store's clock, and remembers when it sent
-// the query. The store's clock may be stepped. In a failover, another store with a different clock
+// the query. The store's clock can be stepped. In a failover, another store with a different clock
 // replaces the store, and all connections break. The fields of Clocks limit the exploration.
 //
 // Time is absolute. It begins at 0, and the store's clock is right at first. Unless Stepped is set,
@@ -16,7 +16,7 @@ type Clocks struct {
 	Look     int8 // the longest time that a query takes
 	Steps    [2]int8
 	Failover bool // a failover steps the clock
-	Stepped  bool // the clock may be stepped while the grant lasts
+	Stepped  bool // the clock can be stepped while the grant lasts
 	Mutation mutation
 }
 

@@ -80,7 +80,7 @@ func (m *Shares) passOn(s SharesState, p int, do sharesEmitter) {
 	}
 }
 
-// inherit gives a write to another writer. If the store may have granted one of that writer's own
+// inherit gives a write to another writer. If the store might have granted one of that writer's own
 // attempts, the client releases the claim of these attempts in the background.
 func (m *Shares) inherit(s *SharesState, n uint8, to int) {
 	if q := &s.parties[to]; q.at == waiting {

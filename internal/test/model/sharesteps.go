@@ -310,7 +310,7 @@ func (m *Shares) enter(s *SharesState, p int, n, side uint8) {
 	}
 }
 
-// grant makes n the claim that readers of the client can join. Queued readers join it at once.
+// grant lets the client's readers join the claim n. Queued readers join it at once.
 func (m *Shares) grant(s *SharesState, c int, n uint8) {
 	s.shared[c] = n
 	for i := range m.all() {
@@ -381,9 +381,9 @@ func (m *Shares) endNested(s *SharesState, n uint8) {
 	}
 }
 
-// takeBack emits a background release of a claim. The client repeats the release until the store
-// replies that nothing is left of the hold, and no unanswered request can acquire the lock any
-// more.
+// takeBack emits a background release of a claim. The client repeats the release as long as the
+// store might have something left of the hold, or an unanswered request might still acquire the
+// lock.
 func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	reply := m.carryOut(&s, lastRelease, side, n)
@@ -889,8 +889,8 @@ func (m *Shares) swap(s *SharesState, p int) {
 	q.reading, first.reading = first.reading, q.reading
 }
 
-// notice emits what happens when a reader notices that it joined a claim. The reader's call may
-// have been canceled meanwhile, or the claim may have been lost.
+// notice emits what happens when a reader notices that it joined a claim. Meanwhile the reader's
+// call might have been canceled, or the claim lost.
 func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	n := s.parties[p].reading
 	if s.on(n).lost != 0 && m.Mutation != joinedUnseen {

@@ -13,7 +13,7 @@ import (
 // learns more about it.
 type hold struct {
 	ID    uint64
-	Visit uint64 // holds of the same visit may be re-entries of one hold
+	Visit uint64 // holds of the same visit can be re-entries of one hold
 	Name  string
 	How   string // the call that acquired it
 
@@ -23,7 +23,7 @@ type hold struct {
 
 	Lease     time.Duration
 	Fixed     bool // it has a fixed lease
-	Reentered bool // it may have been re-entered
+	Reentered bool // it might have been re-entered
 	Lost      bool // it was lost, and the user was notified
 
 	Shared         bool // a read hold or a hold of permits, which others may share
@@ -67,11 +67,11 @@ type event struct {
 // contains a version, and two users that could rely on the lock must not both replace the same
 // version.
 //
-// If the store may have lost its data between two acquisitions, their holds may overlap. But the
-// earlier holders must have been notified when their leases expired.
+// If the store might have lost its data between two acquisitions, their holds are allowed to
+// overlap. But the earlier holders must have been notified when their leases expired.
 type checker struct {
 	forced   string        // the lock that users force-unlock; its holds can overlap
-	slack    time.Duration // how much earlier than the user's call the hold may begin in the store
+	slack    time.Duration // how long before the user's call the hold might begin in the store
 	complain func(string)
 
 	mu      sync.Mutex
@@ -178,8 +178,8 @@ func (l *ledger) forget(before time.Duration) {
 	l.holds = slices.Delete(l.holds, 0, n)
 }
 
-// lookBack is the number of earlier holds with which a hold is compared. Holds before these ended
-// long ago.
+// lookBack is the number of earlier holds with which a hold is compared. Still earlier ones have
+// ended long ago.
 const lookBack = 256
 
 // judge compares a hold with the holds around it.
@@ -280,7 +280,7 @@ func (c *checker) judgeAlone(h *hold) {
 	}
 }
 
-// exclude reports whether two holds must not overlap. An overlap is allowed if the store may have
+// exclude reports whether two holds must not overlap. An overlap is allowed if the store might have
 // lost its data between their acquisitions.
 func (c *checker) exclude(a, b *hold) bool {
 	from, to := min(a.Asked, b.Asked)-c.slack, max(a.In, b.In)

@@ -17,8 +17,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// childSetting is an environment variable. A process in which it is set runs a party. Its value is
-// the party's setting, as JSON.
+// childSetting is the environment variable that makes a process run a party. Its value is the
+// party's setting, as JSON.
 const childSetting = "DISTSYNC_SOAK_PARTY"
 
 // runChild runs the party of a child process. It carries out the commands on standard input until
@@ -170,7 +170,7 @@ func (p *process) drain() {
 	fmt.Fprintln(p.child.in, "drain")
 }
 
-// inside returns 1 while users of the child haven't finished, and 0 otherwise.
+// inside returns 0 if all users of the child have finished, and 1 otherwise.
 func (p *process) inside() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 )
 
 // awaitBus waits until a message published on any node of a cluster reaches subscribers on all
-// nodes. Some nodes may not be connected yet, even if all of them agree on the owners of slots.
+// nodes. Even if all nodes agree on the owners of slots, some might not be connected to each other
+// yet.
 func awaitBus(t TB, nodes []*Server) {
 	t.Helper()
 	for _, node := range nodes {

@@ -115,7 +115,7 @@ func TakeOver(t testing.TB, masters, replicas []*testservers.Server, name string
 }
 
 // Becomes waits until a server has the given role. It ignores errors, because a sentinel that
-// changes a server's role closes its connections.
+// changes a server's role also closes that server's connections.
 func Becomes(t testing.TB, server *testservers.Server, role string) {
 	t.Helper()
 	testservers.Until(t, "a server becomes "+role, func() bool {

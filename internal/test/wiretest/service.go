@@ -20,8 +20,8 @@ import (
 // A Service is a real server behind a proxy. The proxy is as strict as managed services and
 // compatible servers, and uses their error messages.
 type Service struct {
-	// Bars maps each command that the proxy refuses, in capital letters, to its answer. If the
-	// answer is empty, the proxy closes the connection.
+	// Bars maps the commands that the proxy refuses to their answers. The commands are in capital
+	// letters. If the answer to one is empty, the proxy closes the connection.
 	Bars map[string]string
 
 	// Declared makes scripts fail if they use keys that aren't in KEYS, unless their first line
