@@ -171,8 +171,8 @@ func (m *membership) run() error {
 	return why
 }
 
-// supported waits until the store answers, and returns an error if the store lacks a feature that
-// sets need.
+// supported waits until the store answers, and returns an error if the store lacks a feature that a
+// Set needs.
 func (m *membership) supported() error {
 	pause := firstPause
 	for {

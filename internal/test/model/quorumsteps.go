@@ -824,8 +824,8 @@ func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
 	}
 }
 
-// rivalStep emits the events of the ideal client. It takes the lock in the free stores, one by one,
-// and holds the lock once it has a majority.
+// rivalStep emits the events of the rival, which is an ideal client: see Quorum.Rival. It takes the
+// lock in the free stores, one by one, and holds the lock once it has a majority.
 func (m *Quorum) rivalStep(s QuorumState, calm bool, do quorumEmitter) {
 	x := &s.clients[1]
 	for k, e := range s.stores {
