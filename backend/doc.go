@@ -124,12 +124,12 @@
 // [ErrNoLimit]. The store may forget the limit while no permit is acquired. If Permits exceeds the
 // limit, the step fails with [ErrTooMany].
 //
-// A name belongs to a lock, a read-write lock or a semaphore until that is free. Until then a step
-// of one of the other two fails with [ErrConflict]. A semaphore keeps its name as long as the store
-// keeps its limit. A step that fails with ErrConflict changes nothing: the note of a Write stays
-// until it ends, even if the step is its owner's Release. Under one name an owner has holds of only
-// one of these three. If it also has holds of another, a step may count them as another owner's.
-// Notes and places aren't holds.
+// A name belongs to a lock, a read-write lock or a semaphore until that lock or semaphore is free.
+// Until then a step of one of the other two fails with [ErrConflict]. A semaphore keeps its name as
+// long as the store keeps its limit. A step that fails with ErrConflict changes nothing: the note
+// of a Write stays until it ends, even if the step is its owner's Release. Under one name an owner
+// has holds of only one of these three. If it also has holds of another, a step may count them as
+// another owner's. Notes and places aren't holds.
 //
 // # Leases and clocks
 //
@@ -147,8 +147,9 @@
 //   - Remaining should be exact to one or two units of Limits.LeaseStep, rounded up. If it is too
 //     short, a waiter looks too early, and has to look twice. If it is too long, the lock is free
 //     until the waiter looks.
-//   - In SQL use the database's clock at the moment of the statement, clock_timestamp in
-//     PostgreSQL. Its now is the time at which the transaction began, which may be long ago.
+//   - In SQL use the database's clock at the moment of the statement, such as PostgreSQL's
+//     clock_timestamp. PostgreSQL's now returns the time at which the transaction began, which can
+//     be long ago.
 //   - Keys that expire by themselves are a clock. If the store has none, and no step can read the
 //     time, use the time that the store puts on each write, such as an object's Last-Modified.
 //     Without any of these the store can't keep leases. Taking over a hold that hasn't changed for

@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// The commands that contenders' scripts call on the server.
+// Lists of the commands that the contenders' scripts call on the server.
 var (
 	compareAndDelete = []string{"get", "del"}
 	dlockScripts     = []string{"exists", "hexists", "hincrby", "pexpire", "pttl", "del", "publish",

@@ -16,17 +16,18 @@ var (
 	ErrNotAcquired = errors.New("not acquired in time")
 
 	// ErrHeld says that someone else holds the lock, or did when the store last answered. For an
-	// [RWLocker] it may also mean that a writer waits, and has waited for longer than this reader,
-	// or has waited for longer than an earlier reader of this client. For a [Semaphore] it means
-	// that too few permits are left, even if the caller itself holds those that are taken. It comes
-	// with the reason why the call stopped waiting, which is [ErrNotAcquired] or the error of the
-	// context. If the holder belongs to the same client, the text says so. A call with the context
-	// of that hold or owner would re-enter the lock.
+	// [RWLocker] it can also mean that a writer is waiting, and began to wait before this reader,
+	// or before an earlier reader of this client. For a [Semaphore] it means that too few permits
+	// are left, even if the caller itself holds those that are taken. The error of the call also
+	// wraps the reason why the call stopped waiting, which is [ErrNotAcquired] or the error of the
+	// context. If the holder belongs to the same client, the text of the error says so. A call with
+	// the context of that hold or owner would re-enter the lock.
 	ErrHeld = errors.New("held by another")
 
 	// ErrUnavailable says that the store didn't answer, or refused, so it is unknown who holds the
-	// lock. It comes with the error of the store or its client. From [Locker.Do] it may also mean
-	// that fn has run, but the unlock wasn't confirmed. Then the Op of the [Error] is "unlock".
+	// lock. The error of the call also wraps that of the store or its client library. From
+	// [Locker.Do] it can also mean that fn has run, but the unlock wasn't confirmed. Then the Op of
+	// the [Error] is "unlock".
 	ErrUnavailable = errors.New("store unavailable")
 
 	// ErrNotHeld says that the caller tried to unlock a lock that it doesn't hold.
@@ -34,7 +35,7 @@ var (
 
 	// ErrLost says that the caller's lock ended before it was unlocked. Its lease ran out, or the
 	// store reports that it is gone or held by another. If the cause is known, the error is a
-	// [*Loss]. So test for ErrLost with errors.Is, even if the error is the cause of a context.
+	// [*Loss]. So test for ErrLost with errors.Is, even in the result of [context.Cause].
 	ErrLost = backend.ErrLost
 
 	// ErrUpgrade says that a reader tried to lock for writing. It must release its read lock first.
@@ -47,10 +48,11 @@ var (
 	ErrResigned = errors.New("resigned")
 
 	// ErrConflict says that the lock's name belongs to data that isn't a lock or to a lock of
-	// another kind, or that the caller itself holds the lock, as a lock of another kind.
+	// another kind, or that the caller itself already holds the lock, but as a lock of another
+	// kind.
 	ErrConflict = backend.ErrConflict
 
-	// ErrTooMany says that the call asked for more permits than there are, so it would wait
+	// ErrTooMany says that the call asked for more permits than the semaphore has, so it would wait
 	// forever.
 	ErrTooMany = backend.ErrTooMany
 
@@ -82,7 +84,7 @@ func (e *Error) Error() string { return fmt.Sprintf("dlock: %s %q: %v", e.Op, e.
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// These errors aren't exported, because programs can't handle them.
+// These errors aren't exported, because a program can't react to them.
 var (
 	errEmptyName   = errors.New("the name is empty")
 	errLate        = errors.New("the answer came after the lease that it promised had passed")

@@ -33,7 +33,7 @@ type HoldInfo struct {
 	Caller string
 
 	Since   time.Time // when the request that got the lock was sent, or the lock was handed over
-	Until   time.Time // until when it is guaranteed to be held: see [Hold.Until]
+	Until   time.Time // the lock is certainly held until then: see [Hold.Until]
 	Renewed bool      // whether it is renewed; false for a fixed lease
 
 	// Lease is the lease requested from the store. While the store answers renewals, at least two
@@ -184,9 +184,9 @@ type Holder struct {
 
 // LockInfo is a lock as the store knows it.
 //
-// If the lock has no holders, its Kind says something only if it is Permits: then the name belongs
-// to a semaphore, and can't be used for another kind of lock. On Redis and Valkey a semaphore's
-// limit is a plain number, so the name might also be that of another program's key.
+// If the lock has no holders, the only meaningful Kind is Permits: then the name belongs to a
+// semaphore, and can't be used for another kind of lock. On Redis and Valkey a semaphore's limit is
+// a plain number, so the name might also be that of another program's key.
 type LockInfo struct {
 	Name    string
 	Kind    backend.Kind // Exclusive for plain, fenced and fair locks; Write for read-write locks

@@ -109,7 +109,7 @@ func (q *queue) keepPlaces(c *Client, claims []*claim) {
 	if a := q.waiting(res.Holder); a != nil {
 		lease := res.Remaining
 		if lease < 0 {
-			lease = keepInterval // the store can't say; the first renewal comes before this ends
+			lease = keepInterval // unknown; the first renewal comes before this time is over
 		}
 		q.grant(s, a, sent, lease)
 	}
@@ -130,8 +130,8 @@ func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
 func (q *queue) patience() time.Duration { return max(keepInterval, 2*q.trip) }
 
 // took records the time that an answer took. If there was no answer, the parameter late says
-// whether the time to wait for it had run out. If that happens twice in a row, took increases its
-// estimate of the round trip to the store.
+// whether the wait for it timed out. After two such timeouts in a row, took increases its estimate
+// of the round trip to the store.
 func (q *queue) took(trip time.Duration, late bool, err error) {
 	switch {
 	case err == nil:

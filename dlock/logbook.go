@@ -109,7 +109,7 @@ func (b *logbook) log(r record) {
 	b.logger.Handler().Handle(ctx, entry)
 }
 
-// A sentence wraps an error in a log record of this package, so that the error is logged as text.
+// A sentence wraps an error for a log record of this package, so that the error is logged as text.
 // The attributes that [Error.LogValue] would add are already in the record.
 type sentence struct{ error }
 

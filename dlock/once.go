@@ -44,7 +44,7 @@ import (
 // When the time given as keep has passed, the occasion is forgotten, and a later call runs fn
 // again. So keep must be longer than the greatest time between the calls of any two replicas. Wrong
 // clocks, late starts, and repeated calls after an error add to that time. An hour is right for
-// most jobs. A day costs no more than a key in the store for that time.
+// most jobs. A day costs only one key in the store for that time.
 //
 // Once fails before fn runs if keep isn't positive or is above ten years, if the occasion is empty,
 // or if the store can't keep a lock taken. In the last case the error wraps
@@ -67,11 +67,10 @@ func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Dura
 	return l.once(ctx, err, keep, fn, nil)
 }
 
-// Once runs fn under the lock, unless fn is already running in some process, or has succeeded in
-// one so recently that the time given as keep hasn't passed yet. It is like [Client.Once], but for
-// a plain or fenced lock of any name, and with options. See there for the results, for crashes, and
-// for the choice of keep. If several calls give different times, that of the call that ran fn
-// counts.
+// Once runs fn under the lock, unless another call, in any process, is running fn or has succeeded
+// in running it. A success counts until the time that its call gave as keep has passed. Once is
+// like [Client.Once], but for a plain or fenced lock of any name, and with options. See there for
+// the results, for crashes, and for the choice of keep.
 //
 // With [Wait], a call waits while another call runs fn. If fn succeeds there, the waiting call
 // returns false without an error:
@@ -218,8 +217,8 @@ func (h *hold) keep(c *Client, d time.Duration) {
 var (
 	onceNames = strings.NewReplacer("%", "%25", "@", "%40")
 
-	// Braces choose the slot of a key in a Redis Cluster. The job's name may do that. The occasion
-	// must not, so its braces are escaped.
+	// Braces in a key determine its slot in a Redis Cluster. A job's name is allowed to contain
+	// such braces. An occasion isn't, so its braces are escaped.
 	onceOccasions = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 )
 

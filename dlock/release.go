@@ -48,8 +48,8 @@ func (l *Locker) presentHold(s *state, p party) *hold {
 	return nil
 }
 
-// releaseWithin performs one release of the hold of a Do or a [Hold]. ctx is the caller's context,
-// or a context of the hold.
+// releaseWithin performs one release of a hold that belongs to a Do or a [Hold]. ctx is the
+// caller's context, or a context of the hold.
 func (h *hold) releaseWithin(ctx context.Context, c *Client) error {
 	if err := h.giveUp(ctx, c); err != errAgain {
 		return err
@@ -167,8 +167,8 @@ func (h *hold) isLast(c *Client) bool {
 	return h.count == 1
 }
 
-// releaseLater continues an unlock in the background, where it waits for another step of its hold.
-// why is the reason why the caller stopped waiting.
+// releaseLater continues an unlock in the background. There the unlock waits until another step of
+// the same hold has ended. why is the reason why the caller stopped waiting.
 func (h *hold) releaseLater(c *Client, why error) error {
 	s := c.lock()
 	defer c.unlock()
@@ -197,8 +197,8 @@ func (h *hold) releaseLost(s *state) {
 	}
 }
 
-// leaves subtracts the hold from those that use its claim, and reports whether the claim is now
-// unused.
+// leaves removes the hold from the count of holds that use its claim, and reports whether the claim
+// is now unused.
 func (h *hold) leaves() bool {
 	if !h.kind.Shared() {
 		return true
@@ -382,7 +382,8 @@ func (cl *claim) staysTaken(s *state) {
 }
 
 // lastRelease returns the request for the last release of a claim. If the lock is to stay taken,
-// the request says so, even when it repeats the release because the store's count was higher.
+// the request says so. That includes a request that repeats the release, because the store's count
+// was higher than the client's.
 func (cl *claim) lastRelease(set *settings, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
 	if left := cl.Left(set.now()); left > 0 {

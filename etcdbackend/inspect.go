@@ -63,8 +63,8 @@ func (st *store) whose(kv *mvccpb.KeyValue) (id holdID, r record, ok bool) {
 func (s *session) inspect(ctx context.Context, name string) (*finding, error) {
 	own, st := s.store.key(name), s.store
 	// The latest permits are read first, since they contain the limit that applies. The line is
-	// read as a whole, since an owner that has come back may be the first in line, although its key
-	// sorts last in every order that etcd offers.
+	// read as a whole, since the first in line might be an owner whose lost place was restored. The
+	// key of such an owner sorts last in every order that etcd offers.
 	permits, reads := st.all(name, permitRole).findOp(backend.MostHolders),
 		st.all(name, readRole).findOp(backend.MostHolders)
 	order := permits.GetRequestRange()
@@ -333,8 +333,9 @@ func (s *session) List(
 // A mark is the beginning of a page: the first key that can be on the page, without the common
 // prefix. The server counts all keys of a range, even those that it doesn't return, and can't write
 // while it counts. So the method page reads several small ranges in turn, which are called windows.
-// The first window contains the keys, from the mark on, that share the first m.bytes bytes of the
-// mark. Each later window contains the keys after the previous one that share one byte less.
+// The first window begins at the mark, and contains the keys that have the mark's first m.bytes
+// bytes in common with it. Each later window begins where the previous one ends, and its keys have
+// one byte less in common.
 type mark struct {
 	key   string
 	bytes int

@@ -497,8 +497,8 @@ func (s *session) listenOnce(first bool) (stood bool, err error) {
 		return false, err
 	}
 	if !hears {
-		// Behind a pooler, this reaches one of the pooler's connections, which must not collect
-		// messages.
+		// Behind a pooler, UNLISTEN is carried out on one of the pooler's own connections, which
+		// would otherwise collect messages.
 		_, _ = conn.Exec(s.ctx, `UNLISTEN *`, pgx.QueryExecModeExec)
 		return false, errDeaf
 	}
@@ -539,8 +539,8 @@ func (s *session) await(ctx context.Context, conn *pgx.Conn, patience time.Durat
 
 // proves reports whether conn receives a message that is sent on another connection. It sends
 // nothing on conn meanwhile, because a pooler delivers messages only together with the answer to a
-// request. For the same reason, other messages prove nothing: they may have come with the answer to
-// LISTEN, on a connection of the pooler that is shared.
+// request. For the same reason, other messages prove nothing: a pooler might have delivered them
+// together with the answer to LISTEN.
 func (s *session) proves(conn *pgx.Conn, heard *[]string) (bool, error) {
 	proof := tellProof + rand.Text()
 	for range 2 { // a server may be slow occasionally

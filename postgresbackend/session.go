@@ -65,9 +65,9 @@ func (s *session) checkRequest(
 	return ended(ctx)
 }
 
-// lane returns the pool for renewals, releases and steps that share transactions. Because the pool
-// is separate, they don't wait behind the program's own queries. They don't delay each other
-// either, since none of them waits for a guarded transaction.
+// lane returns the pool for renewals, for releases, and for steps that are carried out together in
+// one transaction. Because the pool is separate, they don't wait behind the program's own queries.
+// They don't delay each other either, since none of them waits for a guarded transaction.
 func (s *session) lane() *pgxpool.Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,8 +32,8 @@ import (
 //	})
 //
 // Every program that changes such a key must use a Fence, with the tokens of one lock. The lock may
-// be in another store, even in etcd or PostgreSQL. Then create a Backend for the Valkey that stores
-// the data, and use that Backend only for its Fences.
+// be in another store, even in etcd or PostgreSQL. Then create a Backend for the Valkey server that
+// stores the data, and use that Backend only for its Fences.
 //
 // The fence of a key "account:7" is "distsync_fence:{account:7}". If a key contains braces, such as
 // "{bank}7", it is "distsync_fence::{bank}7". In a cluster a fence is in the slot of its key, and

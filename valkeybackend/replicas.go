@@ -20,9 +20,9 @@ var ErrNotReplicated = redisson.ErrNotReplicated
 // A replica that acknowledged a lock still has the lock when it is promoted to master. WithReplicas
 // has these limits:
 //
-//   - A failover to a replica that has not acknowledged the lock still loses it. If n is the number
-//     of all replicas, there is no such replica. But then a single replica that is down stops all
-//     locking.
+//   - A failover to a replica that has not acknowledged the lock still loses it. If n equals the
+//     number of replicas, there is no such replica. But then a single replica that is down stops
+//     all locking.
 //   - A replica acknowledges writes that are only in its memory. It may lose them in a restart.
 //   - Renewals and releases don't wait. If a new master hasn't received the last renewal, the lease
 //     expires earlier there, and a second owner may get the lock. If a new master hasn't received a

@@ -184,9 +184,9 @@ func (s *Storage) give(name string) (*lock, *dlock.Hold) {
 
 // RenewLockLease implements [certmagic.LockLeaseRenewer]. The client renews the locks anyway, so
 // RenewLockLease ignores the duration, and only checks whether name is still locked. If the lock
-// was lost, it makes one attempt to acquire it again. certmagic calls RenewLockLease before it
-// checks whether another replica has obtained the certificate. If the attempt fails, the error
-// wraps [dlock.ErrLost], and certmagic tries again later.
+// was lost, it makes one attempt to acquire it again. That is safe, because certmagic calls
+// RenewLockLease before it checks whether another replica has obtained the certificate. If the
+// attempt fails, the error wraps [dlock.ErrLost], and certmagic tries again later.
 func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
 	s.mu.Lock()
 	l := s.locks[name]

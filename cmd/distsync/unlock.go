@@ -135,8 +135,8 @@ func ask(cmd *cobra.Command, s screen, l *dlock.LockInfo) error {
 	return exitf(exitFailed, "nothing was done")
 }
 
-// sameHolders reports whether the lock now has holders, all of which also held it before. If the
-// list of earlier holders is incomplete, any holder is accepted.
+// sameHolders reports whether the lock has holders now, and all of them also held it before. If the
+// list of earlier holders is incomplete, sameHolders accepts any holders.
 func sameHolders(before, now *dlock.LockInfo) bool {
 	ids := make(map[string]bool)
 	for _, h := range before.Holders {

@@ -26,10 +26,10 @@ const (
 // Run makes this process a member until ctx ends. For each shard that the member owns, it calls fn
 // in a separate goroutine. The context of fn ends when the shard moves to another member (with
 // cause [ErrMoved]), when ctx ends, when the shard is lost (a [*dlock.Loss]), and when the client
-// is closed ([dlock.ErrClosed]). The Err method of that context also checks the clock. The context
-// has the values of ctx, except for the owners and holds that ctx carries. Each run is a separate
-// owner, and can re-enter its shard's lock with its context. Re-entries that fn doesn't unlock are
-// released when fn has returned.
+// is closed ([dlock.ErrClosed]). The Err method of that context also checks the clock, since timers
+// can be late. The context has the values of ctx, except for the owners and holds that ctx carries.
+// Each run is a separate owner, and can re-enter its shard's lock with its context. Re-entries that
+// fn doesn't unlock are released when fn has returned.
 //
 // fn should return soon once its context has ended, since no other member works on the shard until
 // fn has returned. Use [Shard.Finishing] to finish work already begun. If fn returns before its
@@ -108,7 +108,7 @@ type membership struct {
 	released   <-chan struct{} // gets a value when the bell is released
 	presence   *dlock.Hold
 	seating    seating
-	said       bool // whether all other members can see heard
+	said       bool // whether all other members can see the note in heard
 	heard      note // this member's note as it was last published
 	frozen     bool // whether a writer holds the lock that members hold for reading
 
@@ -171,8 +171,8 @@ func (m *membership) run() error {
 	return why
 }
 
-// supported waits until the store answers, and returns an error if the store lacks a feature that
-// sets need.
+// supported waits until the store answers, and returns an error if the store lacks a feature that a
+// Set needs.
 func (m *membership) supported() error {
 	pause := firstPause
 	for {
@@ -324,7 +324,7 @@ func (m *membership) round() (next time.Duration, err error) {
 }
 
 // look asks the store for the members, and returns a new view. If there are more members than the
-// store lists, it returns nil, and the last view stays in force.
+// store can list, look returns nil, and the last view stays in force.
 func (m *membership) look() (*view, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, m.lease/3)
 	defer cancel()

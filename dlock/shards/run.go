@@ -21,8 +21,8 @@ type Shard struct {
 // Name returns the shard's name.
 func (s *Shard) Name() string { return s.name }
 
-// Token returns the number of this run, which is larger than that of any earlier run of the shard,
-// by any member. A resource that refuses every number smaller than the largest it has seen is
+// Token returns the fencing token of this run, which is larger than that of any earlier run of the
+// shard, by any member. A resource that refuses every token smaller than the largest it has seen is
 // protected from a member that was paused for longer than its lease: see [dlock.Hold.Token].
 func (s *Shard) Token() uint64 { return s.token }
 
@@ -81,8 +81,8 @@ func (r *run) loop() {
 	}
 }
 
-// report records why a shard can't be acquired. If the pauses have become long, it also logs the
-// reason.
+// report records why a shard can't be acquired. Once the pauses between attempts are long, it also
+// logs the reason.
 func (r *run) report(err error, pause time.Duration) {
 	r.set.mu.Lock()
 	r.info.Err = err

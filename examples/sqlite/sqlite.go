@@ -1,6 +1,6 @@
 // Package sqlite keeps locks in a SQLite file, for the processes of one machine. It supports plain
-// and fenced locks, and the permits of semaphores. It was written according to docs/stores.md, and
-// passes the contract suite.
+// locks, fenced locks and semaphores. It was written according to docs/stores.md, and passes the
+// contract suite.
 package sqlite
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// schema creates three tables: for the holds of each name, for the last token of each name, whose
-// rows are never deleted, and for the limit that a client last passed for each semaphore. Names and
-// owners may be any bytes.
+// schema creates three tables. They store the holds of each name, the last token of each name, and
+// the limit that a client last passed for each semaphore. The rows with tokens are never deleted.
+// Names and owners may be any bytes.
 const schema = `
 CREATE TABLE IF NOT EXISTS holds (
 	name BLOB, owner BLOB, semaphore INTEGER, count INTEGER, expires INTEGER, token INTEGER,
@@ -138,7 +138,7 @@ func (s session) do(
 	return tx.Commit() // an error is of kind Unknown
 }
 
-// load reads the holds of the step's name. It returns a conflict if they belong to a lock of
+// load reads the holds of the step's name. It returns ErrConflict if they belong to a lock of
 // another kind.
 func (st *step) load(kind backend.Kind) error {
 	rows, err := st.QueryContext(st, `SELECT owner, semaphore, count, expires, token FROM holds
@@ -247,9 +247,8 @@ func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireR
 	})
 }
 
-// limit returns the semaphore's limit. That is the request's limit or, if it is 0, the last limit
-// that the store was given. The store forgets a semaphore's limit when none of its permits is
-// acquired.
+// limit returns the semaphore's limit: the limit of the request or, if that is 0, the last one that
+// the store was given. The store forgets a semaphore's limit when none of its permits is acquired.
 func (st *step) limit(permits, limit int) (int, error) {
 	if limit == 0 && len(st.holds) > 0 {
 		err := st.QueryRowContext(st, `SELECT permits FROM totals WHERE name = ?`, st.name).
@@ -267,8 +266,8 @@ func (st *step) limit(permits, limit int) (int, error) {
 	return limit, nil
 }
 
-// mine returns the hold that a request is for. If the hold has a different number of permits than
-// the request, mine deletes it.
+// mine returns the owner's hold. If that hold has a different number of permits than the request,
+// mine deletes it, and returns a hold with the count 0.
 func (st *step) mine(kind backend.Kind, owner string, permits int) (hold, error) {
 	h := st.of(owner)
 	if kind == backend.Permits && h.count != permits {
@@ -344,8 +343,8 @@ func (s session) Look(
 	return res, err
 }
 
-// notDone returns the error of a step that has changed nothing, since its transaction isn't
-// committed.
+// notDone adds the error kind to the error of a step whose transaction wasn't committed, so that
+// the step has changed nothing.
 func notDone(err error) error {
 	if errors.Is(err, backend.ErrConflict) || errors.Is(err, backend.ErrNoLimit) ||
 		errors.Is(err, backend.ErrTooMany) {

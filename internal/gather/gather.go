@@ -86,8 +86,8 @@ type batch[C, R any] struct {
 	// context that is canceled by calling end.
 	ctx     context.Context
 	parcels []*parcel[C, R]
-	// round is the round in which the batch was taken. In that round, the flight that sends the
-	// batch is among Sender.flights.
+	// round is the round in which the batch was taken. In that round, Sender.flights includes the
+	// flight that sends the batch.
 	round int
 	// stay is the number of callers that still wait. It is guarded by Sender.mu.
 	stay int

@@ -48,8 +48,8 @@ type Conn interface {
 	// order wraps [ErrMoved]. If err isn't nil, the connection can no longer be used.
 	Tell(ctx context.Context, verb Verb, orders [][]string) (refusals []error, err error)
 
-	// Lost returns a channel that tells when the connection breaks. The channel then receives the
-	// reason, or is closed.
+	// Lost returns a channel for the loss of the connection. When the connection breaks, the
+	// channel receives the reason, or is closed.
 	Lost() <-chan error
 
 	// Close closes the connection. It is called once.

@@ -9,8 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// maxSteps is the number of steps in one pipeline. It is small, since callers wait for the whole
-// pipeline.
+// maxSteps is the maximum number of steps in one pipeline. It is small, since callers wait for the
+// whole pipeline.
 const maxSteps = 100
 
 // AcquireBatch sends the same scripts as Acquire. Scripts for the same node go together, and

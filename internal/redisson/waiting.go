@@ -20,11 +20,11 @@ func (d Dialect) countWaiting(channel string, cluster bool) Command {
 
 var countWaitingScript = newScript(`return redis.call('pubsub', ARGV[1], KEYS[1]);`)
 
-// AddWaiting reads the reply to the command of countWaiting, unless err says why there is none. It
-// adds the number of other waiting clients to the result of a release. least and most bound how
-// many of the counted connections belong to this client. In a cluster without sharded channels,
-// clients may listen at nodes other than the one that was asked. Then the count can show that
-// clients wait, but never that none do.
+// AddWaiting reads the reply to the command of countWaiting, and sets in res how many other clients
+// wait. If err isn't nil, or the reply is malformed, AddWaiting does nothing. The parameters least
+// and most are the bounds of how many of the counted connections belong to this client. In a
+// cluster without sharded channels, clients may listen at nodes other than the one that was asked.
+// Then a count above most still shows that others wait, but a low count doesn't show that none do.
 func (d Dialect) AddWaiting(
 	res *backend.ReleaseResult, reply any, err error, cluster bool, least, most int,
 ) {

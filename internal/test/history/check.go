@@ -42,10 +42,10 @@ type Rules struct {
 	Prompt time.Duration
 }
 
-// Limits on the search for an order of the calls that explains their answers. If there is one, the
-// search takes milliseconds, since a history has a few hundred calls for each name. If there is
-// none, it may take very long. If an error was already found, the search only serves to give an
-// example of it. So the limit for that, forAnExample, is short.
+// Limits on the search for an order of the calls that explains their answers. If such an order
+// exists, the search takes milliseconds, since a history has a few hundred calls for each name. If
+// none exists, it can take very long. If another check has already failed, the search only serves
+// to give an example of the error. Then its limit is forAnExample, which is shorter.
 const (
 	patience     = time.Minute
 	forAnExample = time.Second
@@ -57,7 +57,7 @@ type Verdict struct {
 	info porcupine.LinearizationInfo
 }
 
-// Check checks the calls recorded so far. No call may be in progress.
+// Check checks the calls recorded so far. Call it only when no call is in progress.
 func (r *Recorder) Check(rules Rules) Verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,8 +100,8 @@ func (r *Recorder) CheckTimes(rules Rules) error {
 }
 
 // unexplained describes one call for each lock whose calls have no valid order. For such a lock,
-// the search found valid orders of only some of the calls. The call described is the first to
-// return of those that aren't in the longest of these orders.
+// the search found valid orders of only some of the calls. unexplained takes the longest of these
+// orders. Of the calls that aren't in it, unexplained describes the one that returned first.
 func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	explained := make(map[*op]bool)
 	for _, part := range info.PartialLinearizationsOperations() {

@@ -148,8 +148,9 @@ func (s *sides) writes(o *op) bool {
 	}
 }
 
-// noReaders reports whether call o could have found that there are no readers. That is possible
-// only if every Read that may have ended has ended, so noReaders removes these Reads.
+// noReaders reports whether call o could have found that there are no readers. If so, all Reads
+// have ended, and noReaders removes them. If o isn't an acquisition, noReaders ignores Reads that
+// the store may have recorded as a Write.
 func (s *sides) noReaders(o *op) bool {
 	for user := range s.read {
 		r := &s.read[user]

@@ -5,10 +5,11 @@ import (
 	"slices"
 )
 
-// Permits is the model of a semaphore. Each party asks for several permits at once, with a new
-// number for each acquisition. The release of a number is a single step, as in model Line. A client
-// of another library, with a clock that is ahead, can take over some of a party's permits before
-// they expire. The fields of Permits limit the exploration.
+// Permits is the model of a semaphore. Each party acquires several permits at once, a single time,
+// under an owner string of its own. The party's index represents its owner string. The release of a
+// party's permits is a single step, as in model Line. A client of another library, with a clock
+// that is ahead, can take over some of a party's permits before they expire. The fields of Permits
+// limit the exploration.
 type Permits struct {
 	Wants    [maxHolders]uint8 // how many permits each party asks for; 0 means no such party
 	Limits   [maxHolders]uint8 // the limit that each party passes to the store
@@ -23,11 +24,11 @@ type Permits struct {
 
 const maxHolders = 3
 
-// had is what the store records for a number: its permits, and their remaining time.
+// had is what the store records for a party: its permits, and their remaining time.
 type had struct{ permits, left uint8 }
 
-// PermitsState is a state of the model. Its requests and calls are as in model Line. A number is a
-// party's index.
+// PermitsState is a state of the model. Its requests and calls are as in model Line. The number of
+// a request is the index of a party.
 type PermitsState struct {
 	out      [maxHolders]had
 	calls    [maxHolders]call
@@ -127,7 +128,7 @@ func (m *Permits) Next(s PermitsState, calm bool, emit func(PermitsState, string
 
 func (m *Permits) name(n int) string { return fmt.Sprintf("#%d", n) }
 
-// strike records that the store takes away a number's permits before their lease expires.
+// strike records that the store takes away permits of party n before their lease expires.
 func (s *PermitsState) strike(n int) {
 	s.calls[n].struck = s.calls[n].believes()
 	for i := range s.requests {
@@ -211,7 +212,7 @@ func (m *Permits) carryOut(s *PermitsState, r *lineRequest) {
 	}
 }
 
-// release releases a number's permits.
+// release releases the permits of party n.
 func (m *Permits) release(s *PermitsState, n int) {
 	x := &s.out[n]
 	switch {
@@ -316,7 +317,7 @@ func (m *Permits) step(s PermitsState, n int, calm bool, do permitsEmitter) {
 	}
 }
 
-// end emits the end of an acquisition. From then on, only releases are sent for its number.
+// end emits the end of party n's acquisition. From then on, only releases are sent for the party.
 func (m *Permits) end(s PermitsState, n int, does string, do permitsEmitter) {
 	s.calls[n].at = takenOut
 	for i := range s.requests {
@@ -327,7 +328,7 @@ func (m *Permits) end(s PermitsState, n int, does string, do permitsEmitter) {
 	do(s, "%s %s", m.name(n), does)
 }
 
-// takeBack emits a background release of a number, as in model Line.
+// takeBack emits a background release of party n's permits, as in model Line.
 func (m *Permits) takeBack(s PermitsState, n int, calm bool, do permitsEmitter) {
 	t := s
 	m.release(&t, n)

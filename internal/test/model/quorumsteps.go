@@ -70,13 +70,13 @@ func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
 	do(s, "tick")
 }
 
-// mayRestart reports whether a store is allowed to restart. If Spaced is set, there must have been
-// enough renewals since the last restart, and no acquisition may be late.
+// mayRestart reports whether a store is allowed to restart. If Spaced is set, that requires enough
+// renewals since the last restart, and no late acquisitions.
 func (m *Quorum) mayRestart(s *QuorumState) bool {
 	return !m.Spaced || s.rounds == enough && s.lates() == 0
 }
 
-// oneWell reports whether all stores are up, store k among them.
+// oneWell reports whether all stores, including store k, are up.
 func (s *QuorumState) oneWell(k int) bool {
 	for i := range s.stores {
 		if i != k && s.stores[i].away > 0 {
@@ -145,8 +145,8 @@ func (s *QuorumState) lates() (n int) {
 	return n
 }
 
-// add records that a store may carry out another acquisition. It returns false if two are already
-// recorded.
+// add records another acquisition that store k might still carry out. It returns false if two are
+// already recorded.
 func (x *ballotName) add(k int) bool {
 	switch {
 	case !inSet(x.late, k):
@@ -469,11 +469,11 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	return free >= majority
 }
 
-// elsewhere returns where and how a client waits after the first store refused it. What matters is
-// whether a name other than the one in the first store has a majority. If so, the client should
-// listen to a store that has that name, and the result at is 1 + the index of that store. Otherwise
-// at is 0. The result soon is true if such a name might be about to get a majority. Then the client
-// should poll soon.
+// elsewhere returns where and how a client waits after the first store refused it. If a name other
+// than the one in the first store has a majority, the client should listen to a store that has that
+// name. The result at is then 1 + the index of that store, and 0 otherwise. If such a name has no
+// majority yet, but might be about to get one, the client should poll soon, and the result soon is
+// true.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
@@ -515,8 +515,8 @@ func (m *Quorum) enter(s *QuorumState, c int) {
 	}
 }
 
-// fail ends an attempt. The release of what the attempt acquired begins at once, and the client
-// waits.
+// fail ends an attempt. The release of what the attempt acquired begins at once, in the background.
+// The client then waits until it is time for the next attempt.
 func (m *Quorum) fail(s *QuorumState, c int) {
 	x := &s.clients[c]
 	yeas, nays, yesses, refused := 0, 0, uint8(0), x.votes[x.lead] == no
@@ -759,8 +759,8 @@ func (m *Quorum) first(x *voter) int {
 	return 0
 }
 
-// background emits the late acquisitions of name n in store k, and its releases there in the
-// background.
+// background emits what can happen to name n in store k without its client: late acquisitions, and
+// releases in the background.
 func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumEmitter) {
 	x := s.names[n]
 	m.acquisition(s, n, k, do)
@@ -824,8 +824,8 @@ func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
 	}
 }
 
-// rivalStep emits the events of the ideal client. It takes the lock in the free stores, one by one,
-// and holds the lock once it has a majority.
+// rivalStep emits the events of the rival, which is an ideal client: see Quorum.Rival. It takes the
+// lock in the free stores, one by one, and holds the lock once it has a majority.
 func (m *Quorum) rivalStep(s QuorumState, calm bool, do quorumEmitter) {
 	x := &s.clients[1]
 	for k, e := range s.stores {

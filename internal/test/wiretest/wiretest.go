@@ -61,9 +61,9 @@ type Step struct {
 	Run  func(context.Context, Session) error
 }
 
-// Steps lists every step. The owner is Alice and the lock is "n". Results that most tests ignore
-// are dropped. The first five steps only run scripts. The first [Writing] steps may write, and the
-// others only read.
+// Steps lists every step. The owner is Alice and the lock is "n". The steps return only errors,
+// since most tests ignore the results. The first five steps only run scripts. The first [Writing]
+// steps can write, and the others only read.
 var Steps = []Step{
 	{"acquire", func(ctx context.Context, s Session) error {
 		_, err := s.Acquire(ctx, Acquire(Alice))
@@ -103,7 +103,7 @@ var Steps = []Step{
 	}},
 }
 
-// Writing is the number of Steps that may write.
+// Writing is the number of Steps that can write.
 const Writing = 6
 
 // NewProxy returns a proxy that is closed when the test ends.

@@ -57,8 +57,9 @@ func Guard() {
 	select {} // wait until killAll or the program kills the process group
 }
 
-// ignoreSignals discards signals that are sent to the process group, which the guard shares with
-// the command. It catches them, because the command would inherit ignored signals.
+// ignoreSignals makes the guard discard signals that are sent to its process group, to which the
+// command also belongs. It catches the signals instead of ignoring them, since the command would
+// also ignore any signal that the guard ignores.
 func ignoreSignals() {
 	nobody := make(chan os.Signal, 1)
 	for s := syscall.Signal(1); s < 65; s++ {
