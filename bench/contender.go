@@ -47,9 +47,9 @@ const (
 	peer  role = iota
 	ours       // a lock of this repository
 	bare       // a client without a lock package
-	floor      // baseline for the ratios of the other contenders on its store
+	floor      // the baseline for the ratios of the other contenders on the same store
 	twin       // sends the same requests as our locks; a second baseline for their ratios
-	solo       // a floor that runs one goroutine in one process
+	solo       // like floor, but always one goroutine in one process
 )
 
 // place holds a contender's server and options.

@@ -100,8 +100,8 @@ func (l *bareEtcdLocker) Unlock() error {
 
 // etcdSteps sends the same requests as package etcdbackend, without using that package. To acquire
 // a lock, it creates a key that is attached to its own lease. To release the lock, it deletes the
-// key. It reuses the lease for the next hold. Before that, if the lease was granted or renewed more
-// than 0.9 s ago, it is renewed.
+// key. It reuses the lease for the next hold. If the lease was last granted or renewed more than
+// 0.9 s ago, it renews the lease first.
 type etcdSteps struct {
 	*bareEtcd
 	ttl int64

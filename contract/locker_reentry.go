@@ -356,7 +356,7 @@ func goroutines(l *lab) {
 	other.ok()
 	l.wantFree("a", "in the end")
 	l.noError(lk.Do(l.ctx, func(ctx context.Context) error {
-		pass(lk) // pass needs no context: this goroutine already holds the lock
+		pass(lk) // plain calls work here: their owner is this goroutine, which holds the lock
 		return l.start("a re-entry with the context of Do in another goroutine", func() error {
 			return lk.Do(ctx, func(context.Context) error { return nil })
 		}).result()
@@ -408,7 +408,7 @@ func vanishedPartial(l *lab) {
 	}
 	l.wantError(lk.UnlockContext(ctx), "the last unlock", dlock.ErrLost)
 
-	// Here the lock was lost, and then acquired again by a re-entry whose answer was lost.
+	// Here the lock was lost, and then acquired again by a re-entry whose answer didn't arrive.
 	l.noError(lk.LockContext(ctx), "LockContext")
 	l.noError(lk.LockContext(ctx), "the re-entry")
 	l.vanish("a")

@@ -118,7 +118,7 @@ func (l *lab) hasNotifier() bool {
 }
 
 // releaseBeforeSubscribe covers redisson/redisson#763, where waiters miss the release of a lock and
-// don't get it.
+// so don't get the lock.
 func releaseBeforeSubscribe(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	for what, moment := range map[string]func(func()) fault{
@@ -561,7 +561,7 @@ func contextEnds(l *lab) {
 		}
 	}
 	l.noError(l.give("a", "other:1"), "release")
-	l.eventuallyFree("a") // a canceled call's attempt might be carried out late, and is then undone
+	l.eventuallyFree("a") // a canceled call's attempt can take effect late, but is then undone
 	l.lock(lk)
 	l.unlock(lk)
 }
@@ -730,8 +730,8 @@ func failsForAWhile(l *lab) {
 		p.next(3, which{kind: acquireStep}, what)
 		l.start("LockContext", func() error { return lk.LockContext(l.ctx) }).ok()
 		l.unlock(lk)
-		// If the call's time is over, its error wraps both the reason for that and the store's
-		// last error.
+		// If a call runs out of time, its error wraps the store's last error. An error of
+		// LockContext also wraps context.DeadlineExceeded or ErrNotAcquired.
 		r := p.on(which{kind: acquireStep}, what)
 		ctx, cancel := context.WithTimeout(l.ctx, 100*time.Millisecond)
 		l.wantError(lk.LockContext(ctx), "LockContext while the store fails",

@@ -112,7 +112,7 @@ const (
 	opForce
 	opKeep
 	opPause // some time passes
-	opAwait // time passes until all leases of a name have expired
+	opAwait // waits until all leases of a name have expired
 )
 
 func (s modelStep) String() string {

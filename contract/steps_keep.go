@@ -31,8 +31,8 @@ func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcom
 	}
 }
 
-// isKept checks that a lock is kept for the given time. The parameter since is the earliest time at
-// which that time can have begun.
+// isKept checks that a lock is kept for the given time. The parameter since is the earliest
+// possible beginning of that time.
 func (p party) isKept(name string, keep time.Duration, since time.Time) {
 	p.e.Helper()
 	res := p.look(name)
@@ -339,7 +339,7 @@ var keepKindCases = []testCase{
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			keep := max(e.limits().MinLease, e.leaseStep()) / 2
-			// at least a millisecond, even if the shortest lease is no longer than that
+			// a keep lasts at least a millisecond, even if a lease can be that short
 			keep = max(keep, time.Millisecond)
 			for try := 1; ; try++ {
 				a.acquires("lock", lease)

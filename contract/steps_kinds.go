@@ -324,7 +324,7 @@ func (e *env) reader(owner string) party {
 func (e *env) writer(owner string) party { e.Helper(); return e.reader(owner).as(backend.Write) }
 
 // keptOut checks that an Acquire is refused. If the store reports the time that remains until the
-// current holds end, that must fit the term x.
+// current holds end, keptOut checks it against the lease and start in x.
 func (p party) keptOut(name string, x term) {
 	p.e.Helper()
 	if res := p.refused(name, p.e.longLease()); res.Remaining >= 0 {
@@ -767,8 +767,8 @@ var writeCases = []testCase{
 		}},
 }
 
-// asks tries to acquire the lock with these values of Waited and Place. The default lease is the
-// long one.
+// asks tries to acquire the lock with the given Waited and Place, and with the long lease unless
+// another one is given.
 func (p party) asks(
 	name string, waited, place time.Duration, lease ...time.Duration,
 ) backend.AcquireResult {

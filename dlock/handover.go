@@ -66,7 +66,7 @@ func (h *hold) handOn(c *Client) bool {
 	}
 	h.state = released
 	h.count = 0
-	h.endContexts(s, ErrNotHeld) // some remain only if fn unlocked more often than it locked
+	h.endContexts(s, ErrNotHeld) // contexts are left only if fn unlocked more often than it locked
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
@@ -105,7 +105,7 @@ func (a *acquisition) inherit(s *state, cl *claim) {
 	cl.handed = true
 	heir := newHold(a.party, a.kind, cl).beginsLater(s.now())
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
-	cl.object.keep(heir) // first, since dequeue drops an object that has no queue and no holds
+	cl.object.keep(heir) // before dequeue, which drops an object that has no queue and no holds
 	a.dequeue(s)
 	heir.install(s)
 	a.via = ViaHandover
@@ -282,7 +282,7 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 	h := a.handed
 	a.handed = nil
 	s.unschedule(&a.alarm)
-	a.answered, a.failure = true, nil // this client held the lock, so no answer was needed
+	a.answered, a.failure = true, nil // as good as an answer: this client itself held the lock
 	switch v := a.variable(); {
 	case h.state == forsaken:
 		h.leaveForsaken(s)

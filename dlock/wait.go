@@ -269,7 +269,7 @@ func (q *queue) firstIn() *acquisition {
 	return nil
 }
 
-// count adds n, which is 1 or -1, to those counts of the queue that include a.
+// count updates the queue's counts when a joins the queue (n is 1) or leaves it (n is -1).
 func (q *queue) count(a *acquisition, n int) {
 	q.length += n
 	if a.partners {
@@ -289,8 +289,8 @@ func (a *acquisition) parked() bool {
 	return v != nil && v.hold != nil && !a.kind.Shared()
 }
 
-// expects reports whether a holder in this client is likely to hand the lock over to a lead. If so,
-// the lead looks again when the hand-over time ends.
+// expects reports whether a holder in this client is likely to hand the lock over to a, which leads
+// its queue. If so, the lead looks again when the hand-over time ends.
 func (a *acquisition) expects(s *state) bool {
 	o := a.in.object
 	if a.kind.Many() {
@@ -308,9 +308,8 @@ func (a *acquisition) expects(s *state) bool {
 	return true
 }
 
-// wouldRefuse reports whether the store would refuse a new lead, for the reason for which it
-// refused the previous lead. If so, the new lead looks again at the time when the previous lead
-// would have.
+// wouldRefuse reports whether the store would refuse a new lead, for the same reason as the
+// previous lead. If so, the new lead looks again when the previous lead would have.
 func (q *queue) wouldRefuse(s *state, a *acquisition) bool {
 	if q.woken || !q.refusal.refuses(a) {
 		return false
@@ -532,8 +531,8 @@ func (a *acquisition) tryInTurn(ctx context.Context) (*hold, error) {
 		a.keptOut(remaining)
 		return nil, nil
 	case err == errAgain, err == errLate, err == ErrClosed, backend.KindOf(err) == backend.Refused:
-		// If the call goes on, it does so as a new acquisition, at the end of the queue. If it was
-		// just handed a hold, quit returns nil.
+		// If the call starts over, it does so as a new acquisition, at the end of the queue. If it
+		// was just handed a hold, quit returns nil.
 		return nil, a.quit(err)
 	}
 	if a.failed(ctx.Err() != nil, err) {
@@ -622,7 +621,7 @@ func (a *acquisition) keptOut(remaining time.Duration) {
 	}
 }
 
-// exclude tells the caller that the store has refused the lock because someone else holds it.
+// exclude calls a.excluded, if it is set, to report that someone else holds the lock.
 func (a *acquisition) exclude() {
 	if a.excluded != nil {
 		a.excluded()
@@ -649,7 +648,7 @@ func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) i
 	wait = max(wait, shortestWait)
 	at := now + wait + rand.N(min(wait/10, jitter)+1)
 	if q.again > 0 {
-		// the answer might predate a release that this client let pass
+		// the answer might predate a release after which this client let others go first
 		at = min(at, max(now, q.again))
 	}
 	return at

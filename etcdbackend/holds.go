@@ -22,7 +22,7 @@ type holdID struct {
 type holds struct {
 	mu      sync.Mutex
 	entries map[holdID]*entry
-	sweepAt int // with this number of entries, expired ones are dropped
+	sweepAt int // when there are this many entries, expired ones are dropped
 }
 
 type entry struct {
@@ -129,8 +129,7 @@ func (h *holds) renewed(id holdID, lease, ttl int64, since time.Time) {
 	}
 }
 
-// doubt forgets the record that this session last wrote for a hold, since the key may contain
-// another one by now.
+// doubt forgets the key of a hold as this session last wrote it, because the key may differ by now.
 func (h *holds) doubt(id holdID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -19,9 +19,9 @@ type lease struct {
 
 // leases grants the leases of a session. It keeps released leases for a while. If all requests of a
 // hold were answered, none of them can still attach a key to the hold's lease, so the next hold can
-// use that lease. Then it isn't revoked, and no other is granted, which saves two writes.
+// use that lease. This saves two writes: that lease isn't revoked, and no other one is granted.
 //
-// If a caller stops waiting for a grant, the next caller gets the lease.
+// If a caller stops waiting for a grant, the next caller gets the granted lease.
 type leases struct {
 	store *store
 	ctx   context.Context // ends with the session
@@ -187,7 +187,8 @@ func (ls *leases) grant(ctx context.Context, sh *shelf, ttl int64) {
 // longestGrant is how long a goroutine tries to grant or revoke a lease in the background.
 const longestGrant = 10 * time.Second
 
-// put returns a lease for reuse. No key is attached to it, and no request under way can attach one.
+// put gives a lease back for reuse. No key is attached to it, and no request under way can attach
+// one.
 func (ls *leases) put(l lease) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -219,8 +220,9 @@ func (ls *leases) discard(all ...lease) {
 	}
 }
 
-// revokeIn revokes a lease after d. If the session is closed before then, the lease runs out
-// instead. It also runs out if d is so long that a few more seconds don't matter.
+// revokeIn revokes a lease after d. If the session is closed before then, the lease is left to run
+// out instead. The same happens if d is longer than longestTimed, because a few more seconds don't
+// matter then.
 func (ls *leases) revokeIn(l lease, d time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -16,11 +16,12 @@ import (
 // out hasn't changed. So a late request does nothing after the writer has acquired the lock. It
 // also fails after the writer has given up, since the note's lease no longer exists then.
 //
-// No clocks of two machines are compared to decide whether a writer or a reader came first. Readers
-// and writers state how long they have waited, and the server tells how long ago the note was
-// written, to within a second. If that second leaves the order open, the revisions decide: if the
-// reader's session remembers the revision at which the reader was first kept out, the reader goes
-// before a note that was created after that revision. Otherwise the reader waits.
+// Deciding whether a writer or a reader came first doesn't involve comparing the clocks of two
+// machines. Readers and writers state how long they have waited, and the server tells how long ago
+// the note was written, to within a second. If that isn't precise enough to tell the order, the
+// revisions decide: if the reader's session remembers the revision at which the reader was first
+// kept out, the reader goes before a note that was created after that revision. Otherwise the
+// reader waits.
 
 // leaveNote leaves or renews the note of a waiting writer, if the hold that keeps the writer out
 // hasn't changed. Otherwise it returns the scene that it found.
@@ -59,7 +60,7 @@ func (s *session) leaveNote(
 		s.holds.suspect(id, l.id)
 		return false, at, err
 	}
-	// If this request didn't leave the note, an unanswered one may have.
+	// Even if this request didn't write the note, an earlier one without an answer might have.
 	note.rev = res.Header.GetRevision()
 	s.holds.wrote(id, note, l)
 	if res.Succeeded {
@@ -80,8 +81,8 @@ func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 }
 
 // noteLease returns an owner's note, or the zero record if none is known, and a lease for the note.
-// A note keeps its lease if that lease is ttl seconds long. If the lease began longer than
-// spareTime ago, noteLease sends a renewal, and doesn't wait for it.
+// A note keeps its lease if that lease is ttl seconds long. If the lease began more than spareTime
+// ago, noteLease sends a renewal, and doesn't wait for it.
 func (s *session) noteLease(
 	ctx context.Context, id holdID, ttl int64,
 ) (note record, l lease, err error) {
@@ -179,8 +180,8 @@ type wait struct {
 	rev   int64 // the revision at which the reader was first kept out; 0 if not known
 }
 
-// find returns the wait of a reader that has waited for this long: the remembered one if it began
-// at about that time, or else a new one.
+// find returns the wait of a reader, given how long the reader has waited. It returns the
+// remembered wait if that began about that long ago, or else a new one.
 func (ws *waits) find(id holdID, waited time.Duration) wait {
 	began := time.Now().Add(-waited)
 	ws.mu.Lock()

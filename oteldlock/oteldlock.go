@@ -98,7 +98,7 @@ func New(opts ...Option) (*dlock.Trace, error) {
 			return s.acquireStart(ctx, e)
 		},
 		AcquireDone: func(ctx context.Context, e dlock.AcquireDone) {
-			m.acquireDone(ctx, e) // first, so the span can become an exemplar
+			m.acquireDone(ctx, e) // before the span ends, so that it can become an exemplar
 			s.acquireDone(ctx, e)
 		},
 		ReleaseDone: m.releaseDone,

@@ -17,8 +17,8 @@ type spans struct {
 	common []attribute.KeyValue
 }
 
-// acquireStart begins a span, and stores it in the returned context. The key is s, because other
-// Traces of the client may also store spans.
+// acquireStart begins a span, and stores it in the returned context. It is stored under the key s,
+// because other Traces of the client can also store spans there.
 func (s *spans) acquireStart(ctx context.Context, e dlock.AcquireStart) context.Context {
 	attrs := append(slices.Clip(s.common), nameKey.String(e.Name), kindKey.String(e.Kind.String()))
 	if e.Permits > 0 {

@@ -51,7 +51,8 @@ type Hold interface {
 // store, and so without waiting for the transaction. Release such a hold after the commit, as
 // Locker.Do does, or use a lock of Client.FencedLocker.
 //
-// A Hold of several locks isn't supported. Guard the transaction by each of them.
+// A Hold of several locks isn't supported. Acquire each lock separately, and call Guard with each
+// Hold.
 func (b *Backend) Guard(ctx context.Context, tx pgx.Tx, hold Hold) error {
 	var held bool
 	args := append([]any{pgx.QueryExecModeExec}, guardArgs(hold)...)

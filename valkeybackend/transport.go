@@ -78,9 +78,9 @@ func (t *transport) SendBatch(ctx context.Context, cmds []redisson.Command) []re
 	return replies(t.sendNow(ctx, t.commands(cmds)))
 }
 
-// SendApart returns when all commands are answered, or the connection has broken. If the slot has
-// moved, SendApart sends all commands to the new node, once. The client would redirect each command
-// by its own slot, and some commands have no slot.
+// SendApart returns when all commands are answered, or when the connection breaks. If the slot has
+// moved, SendApart sends all commands again, to the new node, but only once. It doesn't leave that
+// to the client, which would redirect each command by its own slot: some commands have no slot.
 func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
 	all := t.commands(cmds)
 	for i := range all {
@@ -175,7 +175,7 @@ func (t *transport) sendOnce(ctx context.Context, cmds []valkey.Completed) []ans
 	return answers(ctx, t.client.DoMulti(shared, cmds...)...)
 }
 
-// left reports whether there was no connection because the context of a caller ended during the
+// left reports whether there was no connection because a caller's context was canceled during the
 // dial.
 func (a answer) left() bool { return a.noDial != nil && errors.Is(a.noDial, context.Canceled) }
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// The exit statuses of all commands, besides 0. If sysexits.h has a status that fits, it is used.
+// The exit statuses of all commands, besides 0. Where possible, they are those of sysexits.h.
 // exitFailed is for unexpected errors.
 const (
 	exitFailed      = 1

@@ -80,7 +80,8 @@ func jsonRemaining(d time.Duration) *seconds {
 	return &s
 }
 
-// kindOf returns the kind of a lock. For a read-write lock, it is the side that is held.
+// kindOf returns the kind of a lock. For a read-write lock, it returns the kind of the side that is
+// held.
 func kindOf(l *dlock.LockInfo) backend.Kind {
 	if len(l.Holders) > 0 {
 		return l.Holders[0].Kind

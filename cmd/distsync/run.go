@@ -26,7 +26,7 @@ const (
 type runner struct {
 	taker
 	grace   time.Duration // the time from TERM to KILL
-	bounded bool          // --grace is set, so it also applies after a forwarded TERM
+	bounded bool          // --grace was set explicitly, so it also applies after a forwarded TERM
 	longest time.Duration // how long the command may run; 0 means no limit
 }
 
@@ -181,9 +181,9 @@ var because = map[string]string{
 	dlock.LossPaused.String():  "distsync stood still for longer than the lease",
 }
 
-// text returns the message for an event, or "" if none is printed. If alone is true, no command
-// runs, and routine events have messages too. In that case, the event "unreleased" has no message,
-// because the program prints the error that finish returns.
+// text returns the message for an event, or "" if none is printed. The parameter alone tells
+// whether the lock is held without running a command. If so, routine events have messages too, but
+// the event "unreleased" has none, because the program prints the error that finish returns.
 func (p *progress) text(name string, alone bool) string {
 	what := map[string]string{
 		"unrenewed":  "the lock can't be renewed",

@@ -108,8 +108,8 @@ func (g *global) watch(
 	return broken
 }
 
-// channels returns one kind of lock per notification channel of the store. A watcher subscribes to
-// all channels, because it doesn't know the lock's kind in advance.
+// channels returns a kind of lock for each notification channel of the store. A watcher subscribes
+// to all channels, because it doesn't know the lock's kind in advance.
 func channels(known backend.Kinds) []backend.Kind {
 	return slices.DeleteFunc([]backend.Kind{backend.Exclusive, backend.Write, backend.Permits},
 		func(k backend.Kind) bool { return !known.Has(k) })
@@ -157,8 +157,8 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// doubt calls hint, at most once per second. Once the lock has had a holder, or hint has returned
-// true, doubt does nothing.
+// doubt calls w.hint, at most once per second. It stops doing so once the lock has had a holder, or
+// w.hint has returned true.
 func (w *watcher) doubt(ctx context.Context, l *dlock.LockInfo) {
 	w.known = w.known || len(l.Holders) > 0
 	if !w.known && time.Since(w.hinted) >= time.Second {
@@ -228,9 +228,9 @@ func (w *watcher) compare(l *dlock.LockInfo, err error) {
 	w.last = l
 }
 
-// compareHolders compares the holders with the others. The parameter missing is the name of the
-// event that is emitted for each holder that isn't among the others. The parameter differs is the
-// name of the event for each holder whose count differs. If it is empty, there is no such event.
+// compareHolders emits an event for each holder that isn't among the others, with the name given as
+// missing. For each holder whose count differs from that among the others, it emits an event with
+// the name given as differs, unless that name is empty.
 func (w *watcher) compareHolders(missing, differs string, holders, others []dlock.Holder) {
 	counts := make(map[string]int, len(others))
 	for _, o := range others {
@@ -263,7 +263,7 @@ func (w *watcher) compareLine(missing string, line, others []string) {
 	}
 }
 
-// event emits an event. If fill isn't nil, it adds details.
+// event emits an event. If fill isn't nil, event calls it to add details.
 func (w *watcher) event(what string, fill func(*event)) {
 	e := event{Time: time.Now(), nameJSON: jsonName(w.name), Event: what}
 	if fill != nil {

@@ -16,7 +16,8 @@ import (
 	"strings"
 )
 
-// current returns the lines of all packages of the repository that programs may import.
+// current returns the lines of the API listing for all packages of the repository that programs may
+// import.
 func current(root string) (map[string]bool, error) {
 	lines := make(map[string]bool)
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -53,8 +54,8 @@ type listed struct {
 	DepOnly                  bool
 }
 
-// load returns the lines of a module's packages. It has the go command compile them, and reads the
-// export data.
+// load returns the lines of the API listing for a module's packages. It has the go command compile
+// them, and reads the export data.
 func load(dir string) ([]string, error) {
 	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Name,Export,DepOnly",
 		"./...")

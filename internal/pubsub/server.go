@@ -15,8 +15,8 @@ const (
 	maxIdle = time.Minute
 )
 
-// A server is the state of one server that serves channels. It has at most one connection at a
-// time.
+// A server holds the state of one of the servers that serve channels. It has at most one connection
+// at a time.
 type server struct {
 	addr string
 	kick chan struct{} // wakes run
@@ -33,8 +33,8 @@ type server struct {
 	pause time.Time
 }
 
-// server returns the server with the address of located. If there is none yet, it creates one and
-// starts run for it. The caller must hold s.mu.
+// server returns the server with the address located.Addr. If there is none yet, server creates it
+// and starts run for it. The caller must hold s.mu.
 func (s *Subscriber) server(located Server) *server {
 	srv := s.servers[located.Addr]
 	if srv == nil {
@@ -288,7 +288,7 @@ func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 	wakeAll(wakes, Missed)
 }
 
-// lost records that a connection is lost, along with its subscriptions on the server. The
+// lost records that a connection is lost. The subscriptions on the server end with it, but the
 // subscribers stay, and the next connection subscribes again for them. Waiting calls of Subscribe
 // return an error at once.
 func (s *Subscriber) lost(r *Receiver, err error) {
@@ -357,8 +357,8 @@ func (r *Receiver) Subscribed(name string) {
 	})
 }
 
-// Unsubscribed is called when the server has ended a subscription, either because it was told to,
-// or because the channel's slot has moved to another server.
+// Unsubscribed is called when the server has ended a subscription, because the client asked for
+// that or because the channel's slot has moved to another server.
 func (r *Receiver) Unsubscribed(name string) {
 	r.about(name, func(ch *channel) ([]func(Meaning), Meaning) {
 		switch ch.state {

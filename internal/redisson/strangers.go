@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// strangers records the clients that held a session's locks recently, and which of them are
-// Redisson's. When one of our clients has its turn, it hands the lock over among its own calls for
+// strangers records the clients that held a session's locks recently, and whether each is a client
+// of Redisson. When one of our clients has its turn, it hands the lock over among its own calls for
 // a while, whereas a client of Redisson has the lock only once per turn. To share the lock fairly,
 // a client that hands locks over must therefore know how many of the waiting clients are
 // Redisson's: see [backend.ReleaseResult]. A client that waits for a lock learns this by asking for
@@ -18,7 +18,7 @@ import (
 type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance
-	// own lists the latest owners of this client. It is used for the kinds with kind.untold.
+	// own lists the latest owners of this client. It is used for kinds whose field untold is set.
 	own []string
 	// next is the index in own that is replaced next.
 	next int

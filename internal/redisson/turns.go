@@ -18,7 +18,7 @@ type turns struct {
 	// mu guards the fields below. It is not held during a request or a callback.
 	mu    sync.Mutex
 	lines map[string]*line
-	// clients is the set of the clients of all owners in the session's requests.
+	// clients contains the client of every owner that has appeared in a request of the session.
 	clients map[string]bool
 }
 
@@ -48,9 +48,9 @@ const (
 	lingers = 10 * time.Second
 
 	// tooNew is how old an observation of the server's clock must be before a newer one replaces
-	// it. So when the message about a grant arrives, the observation is usually from before the
-	// grant, even if the message is late. But one from after the grant also works: see
-	// observation.since.
+	// it. Because of this delay, the observation that is used for a grant usually predates the
+	// grant, even if the message about the grant is late. But an observation made after the grant
+	// also works: see observation.since.
 	tooNew = 500 * time.Millisecond
 )
 
@@ -223,7 +223,7 @@ func (s *session) hearTurns(ctx context.Context, name string, owners ...string) 
 	return begun.Load()
 }
 
-// granted reads a message, which says that a lock was given to an owner, and notifies the lock's
+// granted reads a message saying that a lock was given to an owner, and notifies the lock's
 // subscribers.
 func (s *session) granted(message string) {
 	heard := time.Now()
@@ -364,7 +364,7 @@ func (t *turns) unheard(name, prefix string, owners []string) (clients []string)
 }
 
 // deaf returns the owners on whose turn channels the session doesn't listen: see turnChannel. If
-// the lock has no subscribers, it returns none.
+// the lock has no subscribers, it returns nil.
 func (t *turns) deaf(name string, owners []string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,7 +16,7 @@ func TakeAll(ctx context.Context, parties []*Party, a Ask) *dlock.Hold {
 	var lockers []*dlock.Locker
 	for _, p := range parties {
 		o := p.start(a.op("Acquire of all", p.Lease))
-		// the call also waits for the other locks, perhaps while this one is free
+		// the call can give this lock back, and leave it free while it waits for another one
 		o.rounds, o.waits = true, false
 		ops, lockers = append(ops, o), append(lockers, p.Locker)
 	}

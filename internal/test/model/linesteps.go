@@ -81,7 +81,7 @@ func (m *Line) tidy(s *LineState) {
 		}
 	}
 	slices.SortFunc(s.messages[:], func(a, b message) int {
-		// don't compare the field before, because messages that differ only there are rare
+		// The field named before isn't compared, because messages that differ only there are rare.
 		return int(b.number)<<4 + int(b.left) - int(a.number)<<4 - int(a.left)
 	})
 }
@@ -162,7 +162,7 @@ func (m *Line) network(s LineState, i int, calm bool, do lineEmitter) {
 	t := s
 	t.requests[i].awaited = false
 	t.unknowns = min(t.unknowns+1, m.Unknowns)
-	if r.kind == renewal && m.Fixed == 0 { // dropped, since it could only extend the lease
+	if r.kind == renewal && m.Fixed == 0 { // drop the renewal, which could only extend the lease
 		t.requests[i] = lineRequest{}
 	}
 	for n := uint8(1); n <= m.numbers(); n++ {

@@ -21,7 +21,7 @@ type Notes struct {
 	Losses   uint8 // lost messages
 	Crashes  uint8 // crashes of client B
 	HandOver bool
-	Punctual bool // no attempt takes effect after the background release of its number
+	Punctual bool // no attempt takes effect after its number was released in the background
 	Mutation mutation
 }
 

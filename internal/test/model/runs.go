@@ -10,9 +10,9 @@ type run struct {
 	name   string
 	big    bool     // the run takes a long time, so tests skip it
 	mutant mutation // the broken rule, if any
-	// known lists the properties that don't hold in a run of the unchanged protocol.
+	// known lists the properties that the run violates even though no rule is broken.
 	known   []string
-	breaks  []string // the properties that a run with a broken rule must violate
+	breaks  []string // the properties that the run must violate because of the broken rule
 	explore func(want []string) Result
 }
 
@@ -36,8 +36,8 @@ func (r *run) surprise(res Result) string {
 	return ""
 }
 
-// The models that the runs explore. Client B is ideal if a goroutine of A re-enters, unless a run
-// changes that.
+// The models that the runs explore. In models of type Holds and Shares, client B is ideal, except
+// where a run clears the field Rival.
 var (
 	one = Holds{
 		Goroutines: [2]int{1, 0}, Numbers: [2]int{1, 1}, Nested: [2]bool{true, false}, Depth: 2,

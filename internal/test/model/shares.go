@@ -11,7 +11,7 @@ import (
 // fields of Shares limit the exploration. Time is as in Holds.
 type Shares struct {
 	Parties  [2]int // the number of each client's goroutines
-	Writers  [2]int // how many of them can also write, and read during their writes
+	Writers  [2]int // how many of these can also write, and read during their writes
 	Numbers  [2]int // the number of each client's owner strings
 	Pair     bool   // the first two goroutines of A have one owner; the second only reads
 	Rival    bool   // B is an ideal client: its requests take no time
@@ -48,7 +48,7 @@ const (
 
 var sides = [...]string{"read", "write"}
 
-// leavingIt is the value of claim.use after the last release was sent.
+// leavingIt is the value of claim.use once the last release has been sent.
 const leavingIt = over + 1
 
 // A claim is what a client knows about the read lock or the write lock of an owner string.
@@ -75,7 +75,7 @@ func (x *claim) valid() bool { return x.use == live && x.lost == 0 && x.left > 0
 // A party is a goroutine, with its holds and its current call.
 type party struct {
 	writing, reading uint8 // owner strings
-	at, side, number uint8 // state, side and owner string of its call; at is idle if there is none
+	at, side, number uint8 // its call's state (idle if there is no call), side and owner string
 	under            bool  // the call reads while its owner writes
 	torn             uint8 // 1 if its read was lost; 2 if the party knows that
 }
@@ -138,7 +138,8 @@ func (m *Shares) mayWrite(p int) bool {
 	return p-c*m.Parties[0] < m.Writers[c]
 }
 
-// readers counts the parties that read under claim n, including those that don't know it yet.
+// readers counts the parties that read under claim n, including those that don't know yet that they
+// do.
 func (s *SharesState) readers(n uint8) (k int) {
 	for _, p := range s.parties {
 		if n != 0 && p.reading == n {

@@ -82,7 +82,7 @@ func (m *Waits) Init() WaitsState { return WaitsState{key: other, others: 1} }
 func (s *WaitsState) head() int { return int(s.queue[0]) - 1 }
 
 // Bad checks three rules. L2: the head of the queue will try if the key is free. L2m: if the key
-// was freed by a release, the head will try even if no timer fires but the one of 5 ms, unless it
+// was freed by a release, the head will try even if only the timer of 5 ms fires, unless it
 // pauses after an unanswered attempt. G2: if the key is A's, a waiter of A holds it.
 func (m *Waits) Bad(s WaitsState) []string {
 	var bad []string

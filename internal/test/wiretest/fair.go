@@ -73,8 +73,8 @@ func (l *LineListener) given(owner string, since time.Time) {
 	if g.Owner != owner || g.Lease != time.Second || g.Since.After(heard) {
 		l.t.Errorf("%+v was given the lock, heard at %v; want %s", g, heard, owner)
 	}
-	// The client translates g.Since from the server's clock. The result can be too early by 1% of
-	// the time since the session last read that clock.
+	// The client translates g.Since from the server's clock. The result can be too early by up to
+	// 1% of the time since the session last read that clock.
 	if early := since.Sub(g.Since); early > time.Minute/100 {
 		l.t.Errorf("it is said to be given %v before it was", early)
 	}
@@ -133,8 +133,8 @@ func standsInLine(owner string) taken {
 // channels.
 var fairKeys = []any{5, "n", lineKey, timesKey, placesKey, lockChannel, grantsFor}
 
-// fairOnWire lists steps, with the arguments that they send. If a step grants Bob the lock, the
-// message that it publishes names Bob.
+// fairOnWire lists steps with their expected results, and the arguments that they send. If a step
+// grants Bob the lock, the message that it publishes names Bob.
 var fairOnWire = []wired{
 	{"lock", acquires(backend.Fair, Alice), "acquired 1",
 		append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0, 0), ""},
@@ -425,9 +425,9 @@ func FairPermitted(t *testing.T, p Package, server *testservers.Server) {
 	keepsAndForces(t, s, backend.Fair)
 	comes(t, s, Alice)
 	comes(t, s, Bob)
-	// One of Redisson's owners is put at the front of the line, with a timeout in the future. Then
-	// that owner is removed, and two owners without a timeout are added: one behind our owners, and
-	// one in front of them.
+	// Put one of Redisson's owners at the front of the line, with a timeout in the future. Then
+	// remove that owner, and add two owners without a timeout: one behind our owners, and one in
+	// front of them.
 	const line, times, java = "redisson_lock_queue:{lock:n}", "redisson_lock_timeout:{lock:n}",
 		"33333333-3333-3333-3333-333333333333:42"
 	client.LPush(t.Context(), line, java)

@@ -126,7 +126,7 @@ func FullMemory(t *testing.T, p Package, server *testservers.Server) {
 					Must[string](t)(acquires(kind, Alice)(ctx, s))
 				}
 				full(true)
-				if kind == backend.Read { // with enough memory, Bob would get it, too
+				if kind == backend.Read { // with enough memory, Bob could read, too
 					_, err := acquires(kind, Bob)(ctx, s)
 					WantKind(t, err, backend.Retry)
 				}

@@ -62,7 +62,7 @@ var held = map[string]struct {
 			"permits " + hex.EncodeToString([]byte(bobsPermits)) + " 1"})), ", ") + " of 5"},
 }
 
-// hold makes the acquisitions listed in held[what], all on a lock with the given name.
+// hold sends the requests in held[what].hold, for the lock with the given name.
 func hold(t testing.TB, s backend.Session, what, name string) {
 	t.Helper()
 	for _, req := range held[what].hold {
@@ -326,7 +326,8 @@ func lists(
 // refusal matches servers' errors about a missing permission.
 var refusal = regexp.MustCompile("permission|can't run this command")
 
-// InspectPermitted tests users with the documented permissions, and with fewer permissions.
+// InspectPermitted tests Inspect and List, both for users with the documented permissions and for
+// users with fewer.
 func InspectPermitted(t *testing.T, p Package, server *testservers.Server) {
 	hold(t, open(t, p.Server(t, server.Addr, Options{Prefix: "lock:"})), "plain", "n")
 	look := func(user string) (inspected, listed error) {

@@ -19,8 +19,8 @@ var allKinds = []backend.Kind{
 	backend.Exclusive, backend.Fenced, backend.Read, backend.Write, backend.Permits,
 }
 
-// The keys and fields of the read-write lock "n" whose owners are Alice and Bob. If a key or field
-// contains an owner, the owner's number has a leading zero.
+// The keys and fields of the read-write lock "n", whose owners are Alice and Bob. In keys and
+// fields, the number at the end of an owner string has a leading zero.
 const (
 	lockChannel  = "redisson_lock__channel:{n}"
 	tokenKey     = "redisson_lock_token:{n}"
@@ -584,7 +584,7 @@ func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 			`"EVALSHA" "SHA" "1" "n"`
 		m := Watch(t, server.Addr)
 		try(s)
-		wantCommands(t, m, attempt) // s itself holds the lock, so it sends no question
+		wantCommands(t, m, attempt) // s itself holds the lock, so it sends only the attempt
 		try(other)
 		wantCommands(t, m, attempt, question)
 		l := Subscribe(t, other, "n")
@@ -602,8 +602,8 @@ func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// KindsTogether checks that few scripts renew the holds of all kinds, and that an error for one
-// hold doesn't affect the others.
+// KindsTogether checks that it takes only a few scripts to renew the holds of all kinds, and that
+// an error for one hold doesn't affect the others.
 func KindsTogether(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	s, client := open(t, p.Server(t, server.Addr, Options{})), connect(t, server.Addr)
