@@ -311,7 +311,7 @@ func (cl *claim) lose(s *state, w why) {
 		s.reportLoss(s.lastLosses[len(s.lastLosses)-1])
 	}
 	if s.stored(cl.Lease()) > cl.Lease() || cl.Outlives() {
-		cl.takeBack(s) // otherwise the store would keep it for too long
+		cl.takeBack(s) // otherwise the store would keep the lock for too long
 	}
 	cl.wake(s)
 	if q := cl.object.line; q != nil {
@@ -504,8 +504,8 @@ func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
 }
 
 // lookRequest returns the request that asks whether the store has the claim. If the store has lost
-// the claim, it might have forgotten the semaphore's limit, and so might no longer notice a wrong
-// one. So the request gives, as the limit, the claim's own number of permits.
+// the claim, it might also have forgotten the semaphore's limit. So the request doesn't rely on
+// that limit, but gives the claim's own number of permits as the limit.
 func (cl *claim) lookRequest() backend.LookRequest {
 	req := backend.LookRequest{Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner}
 	n, _ := cl.permits()

@@ -159,8 +159,8 @@ func (h *hold) keepFromNow(c *Client, d time.Duration) {
 	s.hasten(&cl.alarm, now)
 }
 
-// waitContext returns a context that ends with the wait. If there are several clients, it also ends
-// when one of them is closed.
+// waitContext returns a context that ends when the call's wait runs out. If there are several
+// clients, it also ends when one of them is closed.
 func (t *together) waitContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := waitContext(ctx, t.parts[0].o)
 	var clients []*Client
@@ -295,7 +295,7 @@ type round struct {
 	mu     sync.Mutex
 	left   int // the number of attempts without an answer
 	failed bool
-	timer  *time.Timer // cuts the round short; nil: not yet bounded
+	timer  *time.Timer // cuts the round short; nil while the round has no time limit
 	end    time.Time   // the latest end of the round
 }
 

@@ -101,7 +101,7 @@
 // locks still exclude others meanwhile. With WithReplicas new locks can't be acquired in such a
 // slot either. Slots with few keys migrate within milliseconds.
 //
-// A cluster passes the message about a release on to all of its servers. With [WithShardedPubSub]
+// A cluster forwards the message about a release to all of its servers. With [WithShardedPubSub]
 // it stays on the lock's server. All clients must agree on that option. In a cluster of Redis 7 or
 // later, Redisson from 3.22 on uses such messages by default.
 //

@@ -262,9 +262,9 @@ const drift = 100
 // since takes a time on the server's clock, which a message contained, and returns that moment on
 // our clock. The moment can be before or after the observation. heard is when the client got the
 // message. The result is never later than the actual moment, unless the server's clock was set.
-// since returns false if there is no observation. It also returns false if the server's clock must
-// have been set: the time in the message is further after the observation than the clock could have
-// advanced until the client got the message.
+// since returns false if there is no observation. It also returns false if the time in the
+// message is so far after the observation that the server's clock must have been set, since it
+// couldn't have advanced that much by the time the client got the message.
 //
 // If the server's clock was set back after the observation, the result is earlier than necessary.
 // If it was set forward by less than the delay of the observation plus that of the message, since

@@ -64,7 +64,7 @@ func (s *session) RenewBatch(
 // choose returns the indexes of the requests that can be sent, and replaces their names and owners
 // with those used in the store. It answers the other requests with an error.
 func (b *batch) choose(ctx context.Context) (chosen []int) {
-	var down error // the reason why the only server can't be reached, or nil
+	var down error // if there is a single server, the reason why it can't be reached, or nil
 	if !b.Cluster && len(b.reqs) > 0 {
 		down = b.Transport.Reach(ctx, b.Prefix+b.reqs[0].Name)
 	}

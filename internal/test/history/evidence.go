@@ -141,8 +141,8 @@ func (e *evidence) sort(s *step) {
 	}
 }
 
-// give finds the steps for a call of [Party.Given], where the hold was acquired by other code. It
-// finds them by the fencing token.
+// give finds the steps that acquired the hold of a [Party.Given] call. Other code acquired that
+// hold, so give recognizes the steps by the fencing token.
 func (e *evidence) give(o *op) {
 	if !o.given {
 		return
@@ -264,8 +264,7 @@ func (e *evidence) follow(ops []*op) {
 			o.number = clients[client]
 			users[user] = o.number
 		case o.kind == unlock && o.result == yes && several(o.side):
-			// that no release was sent means that others still share the hold, or that the permits
-			// were handed over
+			// if no release was sent, others still share the hold, or the permits were handed over
 			o.murky = !e.releases(o)
 		case o.kind == unlock && o.result == yes:
 			switch n := users[user]; {
@@ -323,7 +322,8 @@ func (e *evidence) releases(o *op) bool {
 }
 
 // struckBefore returns a function for a call o that was handed the number's hold. The function
-// reports whether another call may have ended that hold by force before o returned.
+// reports whether an op is a forced unlock or a wipe that may have ended that hold before o
+// returned.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
 		return func(*op) bool { return false }
@@ -380,9 +380,9 @@ func (e *evidence) acquisition(o *op) {
 }
 
 // usurped records that the hold of call o may have ended early, because its client mistook an older
-// hold for a newer one. This happens if the store granted the lock to another user of the client
-// before o, that hold was ended by force, and the other user's call got its reply only after o had
-// returned.
+// hold for a newer one. This happens in the following order: The store grants the lock to another
+// user of the client. That hold is ended by force. The store grants the lock to o, and o returns.
+// Only then does the other user's call get its reply.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
 		if several(o.side) && several(late.side) {
