@@ -34,7 +34,7 @@ type Limits struct {
 	Kinds Kinds
 
 	// Keeps reports whether the store supports [ReleaseRequest].Keep, which keeps a lock taken for
-	// a while after its release. It then does so for all its kinds except Read.
+	// a while after its release. Such a store supports it for all its kinds except Read.
 	Keeps bool
 }
 

@@ -14,7 +14,7 @@ import (
 type hold struct {
 	claim *claim // the claim that the hold rests on
 	party party
-	slot  chan struct{} // full while a re-entry or release is under way; nil if not needed
+	slot  chan struct{} // contains an element during a re-entry or release; nil if not needed
 	kind  protocol.Kind
 
 	// Client.mu guards the rest.
@@ -22,7 +22,7 @@ type hold struct {
 	offered     bool          // offered to a call that hasn't accepted it; it can't be unlocked yet
 	told        bool          // whether its end must be reported to the traces
 	site        site          // the place that acquired it
-	count       int32         // how many unlocks release it; the store's count may differ
+	count       int32         // unlocks left until its end; the store's count may differ
 	renewedFrom int32         // the hold is renewed while count is at least this; 0: never
 	later       time.Duration // how much later than its claim the hold began
 	watchers    *watchers     // nil if nothing waits for its end

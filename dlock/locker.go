@@ -107,7 +107,7 @@ func (l *Locker) With(opts ...AcquireOption) *Locker {
 }
 
 // Lock waits until it acquires the lock, which is then renewed until [Locker.Unlock]. If the store
-// can't be reached or returns errors, even because of a wrong password, Lock keeps trying and logs
+// can't be reached or returns errors, even for a wrong password, Lock keeps trying and logs
 // that now and then. If waiting can't help, Lock panics with an [*Error]. It wraps [ErrClosed] if
 // the client is closed, [ErrConflict] if the name belongs to other data, [ErrUpgrade], or
 // [errors.ErrUnsupported] if the store lacks the kind of lock. Or it says that the name is empty,

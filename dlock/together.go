@@ -477,7 +477,7 @@ func (p *part) settle(ctx context.Context) {
 }
 
 // cutShort returns the error of an attempt that was cut short by the end of its round or of the
-// call. why is the reason why the call ended, or nil.
+// call. If the call has ended, the parameter why gives the reason. Otherwise it is nil.
 func (p *part) cutShort(why error) error {
 	switch {
 	case why == nil:

@@ -133,10 +133,10 @@
 //
 // # TLS
 //
-// With Options.TLSConfig, go-redis ignores contexts when it dials. Then it replaces a broken
-// connection for subscriptions two times in a row. Also, the client notices one DialTimeout later
-// that a server doesn't answer. An Options.Dialer that calls DialContext of a [crypto/tls.Dialer]
-// avoids that.
+// With Options.TLSConfig, go-redis ignores contexts when it dials. As a result, it replaces a
+// broken connection for subscriptions twice in a row. Also, if a server doesn't answer, the client
+// notices that later, by one DialTimeout. An Options.Dialer that calls DialContext of a
+// [crypto/tls.Dialer] avoids both.
 //
 // # On the wire
 //

@@ -207,7 +207,7 @@ func (s *session) runBatch(ctx context.Context, calls []Call) []Reply {
 	return runAll(calls, func(cmds []Command) []Reply { return s.Transport.SendBatch(ctx, cmds) })
 }
 
-// runAll is like runBatch, but uses the given send.
+// runAll is like runBatch, but sends the commands with the given function.
 func runAll(calls []Call, send func([]Command) []Reply) []Reply {
 	if len(calls) == 0 {
 		return nil

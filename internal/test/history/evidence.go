@@ -190,7 +190,7 @@ func (n *number) lost(grant *step, by time.Duration) bool {
 
 // stoodAgain reports whether an owner stood in line again after the store had granted it the lock.
 // This happens if the client asks to keep the place before it learns of the grant. The store may
-// then grant the owner the lock again without its client's knowledge.
+// then grant the owner the lock a second time, and the client doesn't know.
 func (n *number) stoodAgain() bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.gets() && n.lost(s, forever)
@@ -452,9 +452,9 @@ func (n *number) haunts(o *op) bool {
 // meets reports whether a call may find the hold of a number. On a read-write lock, that depends on
 // the side. A call that acquires a Write meets both sides. A call that acquires a Read meets only
 // Writes, since readers don't exclude each other. A call that queries or force-unlocks a side meets
-// only the holds of that side. But for the reading side, these include a Write of the same client
-// that was handed over: readers may share that Write although the store doesn't know of them, and
-// the calls of these readers may not have returned yet.
+// only the holds of that side. But for the reading side, such a call also meets a Write that its
+// own client has handed over. Readers of that client may share the Write, although the store
+// doesn't know of these readers, and their calls may not have returned yet.
 func (o *op) meets(key numberKey, n *number) bool {
 	switch {
 	case !o.shares():
