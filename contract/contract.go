@@ -91,7 +91,7 @@ type Harness struct {
 	Choose func(c Case) bool
 
 	part          string         // part of the suite
-	again         bool           // set if cases run a second time, for another kind or without hand-over
+	again         bool           // set if cases run again, for another kind or without hand-over
 	clientOptions []dlock.Option // extra options of the clients in the cases for Lockers
 	// set if the clients have no Trace; otherwise each case checks that the Trace is consistent
 	untraced bool

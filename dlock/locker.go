@@ -246,7 +246,8 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, c.stepError(ctx, err)
 		}
-		// If the store found no readers, those of this client might share a write lock.
+		// If the store found no readers, this client's readers might share a write lock, and still
+		// have it.
 		if res.Released || !kind.Shared() {
 			l.struck(kind, mine)
 		}
