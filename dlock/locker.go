@@ -536,8 +536,8 @@ func (l *Locker) look(ctx context.Context) (backend.LookResult, error) {
 	}
 }
 
-// storedKind returns the kind of the Locker's lock in the store. It is that of a write lock if
-// readers of this client share one.
+// storedKind returns the kind that the Locker's lock has in the store. If readers of this client
+// share a write lock, that is the write lock's kind.
 func (l *Locker) storedKind() protocol.Kind {
 	if cl := l.lent(); cl != nil {
 		return protocol.Kind(backend.Write)

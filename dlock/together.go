@@ -113,7 +113,7 @@ func (t *together) prepare(ctx context.Context, o acquireOptions, opts []Acquire
 	return nil
 }
 
-// agree gives all parts the same wait: the shortest of those that their Lockers have as defaults.
+// agree gives all parts the same wait: the shortest of the default waits of their Lockers.
 func (t *together) agree() {
 	shortest := t.parts[0].o
 	for _, p := range t.parts {

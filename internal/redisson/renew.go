@@ -32,9 +32,9 @@ type batch struct {
 	answer func(int, backend.RenewResult, error)
 }
 
-// RenewBatch sends the requests in pipelines, one for each node of a cluster. It doesn't leave the
-// splitting to the client libraries, which return only after the slowest node's answer. If there is
-// only one server, most requests share scripts.
+// RenewBatch sends the requests in pipelines, one for each node of a cluster. It splits the
+// requests itself, since the client libraries would return only after the slowest node's answer. If
+// there is only one server, most requests share scripts.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {

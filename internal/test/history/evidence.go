@@ -347,8 +347,8 @@ func (n *number) seen(from, to time.Duration) time.Duration {
 	return last
 }
 
-// driftShare is the inverse of the fraction of a lease that a client leaves unused, because clocks
-// may run at different speeds.
+// driftShare says how much of a lease a client leaves unused, because clocks may run at different
+// speeds: 1/driftShare of it.
 const driftShare = 100
 
 // acquisition records what the attempts of an acquiring call reveal about it.
