@@ -34,7 +34,7 @@ type Limits struct {
 	Kinds Kinds
 
 	// Keeps reports whether the store supports [ReleaseRequest].Keep, which keeps a lock taken for
-	// a while after its release. It then does so for all its kinds except Read.
+	// a while after its release. Such a store supports it for all its kinds except Read.
 	Keeps bool
 }
 
@@ -211,9 +211,9 @@ type AcquireRequest struct {
 	// waits, and since when: now minus Waited. The note ends after Place unless the owner asks
 	// again. It also ends when the owner acquires the Write, and when the owner releases, even if
 	// it holds nothing. While there is such a note, no owner that has waited for a shorter time can
-	// acquire the Read, even if nobody holds the Write. The result then tells how long the note can
-	// last. So writers get their turn, no matter how many readers there are. Notes don't affect an
-	// owner that already holds the Read or the Write.
+	// acquire the Read, even if nobody holds the Write. Remaining in the result is then how long
+	// the note can last. So writers get their turn, no matter how many readers there are. Notes
+	// don't affect an owner that already holds the Read or the Write.
 	//
 	// If an attempt to get a Fair lock fails, and its Place isn't zero, the owner gets a place at
 	// the end of the line, or keeps the place that it has. That place lasts for the duration Place,

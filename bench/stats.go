@@ -47,7 +47,7 @@ func (h *histogram) merge(other histogram) {
 	}
 }
 
-// quantile returns the q-quantile of the durations: a fraction q of them are at most as long. It
+// quantile returns the q-quantile of the durations: a fraction q of them are at most that long. It
 // returns 0 if there are no durations.
 func (h *histogram) quantile(q float64) time.Duration {
 	left := int64(math.Ceil(q * float64(h.total)))

@@ -14,7 +14,7 @@ import (
 type hold struct {
 	claim *claim // the claim that the hold rests on
 	party party
-	slot  chan struct{} // full while a re-entry or release is under way; nil if not needed
+	slot  chan struct{} // contains an element during a re-entry or release; nil if not needed
 	kind  protocol.Kind
 
 	// Client.mu guards the rest.
@@ -22,7 +22,7 @@ type hold struct {
 	offered     bool          // offered to a call that hasn't accepted it; it can't be unlocked yet
 	told        bool          // whether its end must be reported to the traces
 	site        site          // the place that acquired it
-	count       int32         // how many unlocks release it; the store's count may differ
+	count       int32         // unlocks left until its end; the store's count may differ
 	renewedFrom int32         // the hold is renewed while count is at least this; 0: never
 	later       time.Duration // how much later than its claim the hold began
 	watchers    *watchers     // nil if nothing waits for its end
@@ -311,7 +311,7 @@ func (cl *claim) lose(s *state, w why) {
 		s.reportLoss(s.lastLosses[len(s.lastLosses)-1])
 	}
 	if s.stored(cl.Lease()) > cl.Lease() || cl.Outlives() {
-		cl.takeBack(s) // otherwise the store would keep it for too long
+		cl.takeBack(s) // otherwise the store would keep the lock for too long
 	}
 	cl.wake(s)
 	if q := cl.object.line; q != nil {
@@ -504,8 +504,8 @@ func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
 }
 
 // lookRequest returns the request that asks whether the store has the claim. If the store has lost
-// the claim, it might have forgotten the semaphore's limit, and so might no longer notice a wrong
-// one. So the request gives, as the limit, the claim's own number of permits.
+// the claim, it might also have forgotten the semaphore's limit. So the request doesn't rely on
+// that limit, but gives the claim's own number of permits as the limit.
 func (cl *claim) lookRequest() backend.LookRequest {
 	req := backend.LookRequest{Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner}
 	n, _ := cl.permits()

@@ -2,8 +2,8 @@ package dlock
 
 import "github.com/seed951563bd/distsync/backend"
 
-// Kind is a kind of lock, or a side of one. Events, holds and losses carry a Kind. Its String
-// method returns its name.
+// Kind is a kind of lock, or one side of a read-write lock. Events, holds and losses carry a Kind.
+// Its String method returns its name.
 type Kind = backend.Kind
 
 // Kinds of lock, with the calls that make them.

@@ -107,7 +107,7 @@ func (l *Locker) With(opts ...AcquireOption) *Locker {
 }
 
 // Lock waits until it acquires the lock, which is then renewed until [Locker.Unlock]. If the store
-// can't be reached or returns errors, even one such as a wrong password, Lock keeps trying and logs
+// can't be reached or returns errors, even for a wrong password, Lock keeps trying and logs
 // that now and then. If waiting can't help, Lock panics with an [*Error]. It wraps [ErrClosed] if
 // the client is closed, [ErrConflict] if the name belongs to other data, [ErrUpgrade], or
 // [errors.ErrUnsupported] if the store lacks the kind of lock. Or it says that the name is empty,
@@ -246,7 +246,9 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, c.stepError(ctx, err)
 		}
-		if res.Released || !kind.Shared() { // else this client's readers might share a write lock
+		// If the store found no readers, this client's readers might share a write lock, and still
+		// have it.
+		if res.Released || !kind.Shared() {
 			l.struck(kind, mine)
 		}
 		if res.Released || l.storedKind() == kind {
@@ -264,8 +266,8 @@ func (l *Locker) claims(kind protocol.Kind) []*claim {
 }
 
 // claims returns this client's claims on a lock that end when a ForceUnlock frees the lock of the
-// given kind. A read lock that a party took while it wrote ends together with the write lock, and
-// not when read locks are freed.
+// given kind. A read lock that a party took under its write lock ends together with the write lock,
+// and not when read locks are freed.
 func (o *object) claims(kind protocol.Kind) []*claim {
 	var claims []*claim
 	if o != nil && kind.Many() {
@@ -508,7 +510,7 @@ func (c *Client) unknownKind(k backend.Kind) error {
 	return err
 }
 
-// keeps returns the reason why the lock can't be kept after its release, or nil.
+// keeps returns the reason why the lock can't stay taken after its release, or nil.
 func (l *Locker) keeps() error {
 	switch {
 	case l.kind.Shared():
@@ -534,8 +536,8 @@ func (l *Locker) look(ctx context.Context) (backend.LookResult, error) {
 	}
 }
 
-// storedKind returns the kind of the Locker's lock in the store. It is that of a write lock if
-// readers of this client share one.
+// storedKind returns the kind that the Locker's lock has in the store. If readers of this client
+// share a write lock, that is the write lock's kind.
 func (l *Locker) storedKind() protocol.Kind {
 	if cl := l.lent(); cl != nil {
 		return protocol.Kind(backend.Write)

@@ -84,8 +84,8 @@ func (o *object) exhausted(s *state, a *acquisition) bool {
 	return o.exhausts(a)
 }
 
-// A refusal describes the store's latest refusal to a queue's lead, which wanted more permits than
-// were left.
+// A refusal describes the latest request of a queue's lead that the store refused, because it asked
+// for more permits than were left.
 type refusal struct {
 	permits, limit int // permits is 0 if nothing was refused
 	again          instant

@@ -22,7 +22,7 @@ type several struct {
 	watch runtime.Cleanup // detects that the Hold was dropped
 }
 
-// inside returns a context for work under all locks.
+// inside returns the context for work that is done while all locks are held.
 func (t *together) inside(ctx context.Context) *several {
 	s := &several{together: t, names: make([]identity, len(t.given)), lost: make(chan struct{})}
 	outer := identityOf(ctx)

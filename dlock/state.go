@@ -12,7 +12,7 @@ import (
 
 // A state is what a client knows of its locks. It has no store and no context, and does no I/O. The
 // methods that change the state also decide what has to be done outside it, such as sending a
-// request. They collect that here, and [Client.unlock] then starts or does it.
+// request. They collect these actions in the state, and [Client.unlock] starts or performs them.
 //
 // The client's mutex guards the state. [Client.lock] returns the state, so a function that is given
 // a *state, such as each method of state, runs with the mutex held. The mutex also guards what the

@@ -113,7 +113,7 @@ func (t *together) prepare(ctx context.Context, o acquireOptions, opts []Acquire
 	return nil
 }
 
-// agree gives all parts the same wait: the shortest of those that their Lockers have as defaults.
+// agree gives all parts the same wait: the shortest of the default waits of their Lockers.
 func (t *together) agree() {
 	shortest := t.parts[0].o
 	for _, p := range t.parts {
@@ -159,8 +159,8 @@ func (h *hold) keepFromNow(c *Client, d time.Duration) {
 	s.hasten(&cl.alarm, now)
 }
 
-// waitContext returns a context that ends with the wait. If there are several clients, it also ends
-// when one of them is closed.
+// waitContext returns a context that ends when the call's wait runs out. If there are several
+// clients, it also ends when one of them is closed.
 func (t *together) waitContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := waitContext(ctx, t.parts[0].o)
 	var clients []*Client
@@ -295,7 +295,7 @@ type round struct {
 	mu     sync.Mutex
 	left   int // the number of attempts without an answer
 	failed bool
-	timer  *time.Timer // cuts the round short; nil: not yet bounded
+	timer  *time.Timer // cuts the round short; nil while the round has no time limit
 	end    time.Time   // the latest end of the round
 }
 
@@ -477,7 +477,7 @@ func (p *part) settle(ctx context.Context) {
 }
 
 // cutShort returns the error of an attempt that was cut short by the end of its round or of the
-// call. why is the reason why the call ended, or nil.
+// call. If the call has ended, the parameter why gives the reason. Otherwise it is nil.
 func (p *part) cutShort(why error) error {
 	switch {
 	case why == nil:

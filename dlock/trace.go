@@ -31,7 +31,7 @@ type Trace struct {
 	AcquireDone func(ctx context.Context, e AcquireDone)
 
 	// ReleaseDone is called when an unlock of a hold has ended, and at [Client.Close] for each hold
-	// that is left.
+	// that hasn't been released.
 	ReleaseDone func(ctx context.Context, e ReleaseDone)
 
 	// Lost is called when a hold is lost, after its context has ended. The function may keep the
@@ -381,7 +381,7 @@ func (h *hold) releaseTold(ctx context.Context, c *Client) (e ReleaseDone, tell 
 	return
 }
 
-// releaseDone reports an unlock, or a hold that was left at Close.
+// releaseDone reports an unlock, or a hold that hadn't been released at Close.
 func (all traces) releaseDone(ctx context.Context, e ReleaseDone) {
 	for i := range all {
 		if f := all[i].ReleaseDone; f != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // A change is what a step has decided to do to the key of a hold. It is carried out only if the key
-// is still as it was found.
+// hasn't changed since the step read it.
 type change struct {
 	old  record          // the key as it was found
 	next record          // the new contents of the key; if it has no owner, the key is deleted
@@ -18,8 +18,8 @@ type change struct {
 	done *pb.TxnResponse // the answer if the key was deleted
 }
 
-// again makes transact call decide once more. The function decide returns it after it has looked at
-// the lock itself.
+// again makes transact call its parameter decide once more, without a transaction in between. A
+// decide function returns again when it has read the state of the lock itself.
 var again = new(change)
 
 // transact carries out a step. The caller has looked at the lock: at is the state that it saw, and
@@ -49,7 +49,8 @@ func transact[S any](
 	return false, record{}, err
 }
 
-// itself serves as transact's parameter found, for steps that need only the key of their hold.
+// itself returns the key that it is given. Steps whose state is just the key of their hold pass it
+// to transact as the parameter found.
 func itself(_ context.Context, _ *attempt, key record) (record, error) { return key, nil }
 
 // carryOut carries out the change that an attempt has decided on. It reports whether it did so, and

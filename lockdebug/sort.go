@@ -120,12 +120,12 @@ type column struct {
 	URL    string // link that sorts by this column
 }
 
-// Column returns the heading of a column of text. A first click sorts from A to Z, and a second
-// click from Z to A.
+// Column returns the heading of a column of text. The first click sorts from A to Z, the next
+// one from Z to A.
 func (r rows[T]) Column(name, title string) column { return r.column(name, title, "") }
 
-// Number returns the heading of a column of numbers. A first click puts the largest number first,
-// and a second click the smallest.
+// Number returns the heading of a column of numbers. The first click puts the largest number
+// first, the next one the smallest.
 func (r rows[T]) Number(name, title string) column {
 	c := r.column(name, title, "-")
 	c.Number = true

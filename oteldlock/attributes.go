@@ -68,8 +68,8 @@ type set struct {
 	record []metric.RecordOption
 }
 
-// mostSets is the maximum number of cached sets. Further sets are made anew for each measurement,
-// which is slower, but so many time series overload most metric stores anyway.
+// mostSets is the maximum number of cached sets. Further sets are made anew for each measurement.
+// That is slower, but hardly matters, since so many time series overload most metric stores anyway.
 const mostSets = 10_000
 
 // of returns the set of attributes for a measurement.

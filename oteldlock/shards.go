@@ -12,7 +12,7 @@ import (
 )
 
 // Bucket boundaries, in seconds. A hand-over takes milliseconds. If a member has died, its shards
-// move after a lease. A run that is asked to finish may take as long as its grace.
+// move after a lease. A run that is asked to finish may take as long as its grace period.
 var moveBuckets = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 20, 30, 60, 120, 300, 1800}
 
 // division holds the instruments for shards.

@@ -52,15 +52,16 @@ func WithSchema(schema string) Option {
 // create the schema, and becomes its owner.
 func WithCreate() Option { return func(o *options) { o.create = true } }
 
-// Polling makes waiters poll for released locks. Without it, they are notified. With it, the client
-// has no listening connection, and releases send it no messages. PostgreSQL wakes every listening process
-// of the database for each message, so polling costs less if there are hundreds of them.
+// Polling makes waiters poll for released locks. By default, they are notified. With Polling, the
+// client has no listening connection, and releases send it no messages. PostgreSQL wakes every
+// listening process of the database for each message, so polling costs less if there are hundreds
+// of them.
 func Polling() Option { return func(o *options) { o.polls = true } }
 
-// New returns a backend that uses pool. Close the pool after the client of the locks. A step of a
-// lock uses one of the pool's connections for one round trip. Renewals, releases and acquisitions
-// of plain and fenced locks use two separate connections with the pool's configuration, so they
-// don't wait behind the program's own queries. Listening takes one more.
+// New returns a backend that uses pool. Close the pool after the client of the locks. All renewals
+// and releases, and the acquisitions of plain and fenced locks, share two separate connections with
+// the pool's configuration, so they don't wait behind the program's own queries. Each other step
+// uses one of the pool's connections for one round trip. Listening takes one more connection.
 //
 // No session parameters are set, so the pool can connect through a pooler. Behind PgBouncer in
 // transaction mode, waiters can't be notified of releases. They poll, and the client logs that

@@ -40,10 +40,10 @@
 // row's last one, and no smaller than that clock's time. If an asynchronous failover has lost the
 // row's last token, and the new clock is behind, tokens may repeat. Guard doesn't depend on them.
 //
-// With ALTER TABLE … SET UNLOGGED, the tables promise no more than a Redis without persistence.
-// They are then empty after a crash, and on every promoted standby. Guard still works, but returns
-// an error if max_prepared_transactions allows prepared transactions. Don't put the tables into a
-// publication of logical replication.
+// With ALTER TABLE … SET UNLOGGED, locks are no safer than in a Redis without persistence. The
+// tables are then empty after a crash, and on every promoted standby. Guard still works, but
+// returns an error if max_prepared_transactions allows prepared transactions. Don't put the tables
+// into a publication of logical replication.
 //
 // # Which PostgreSQL
 //

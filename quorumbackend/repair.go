@@ -54,8 +54,8 @@ func (p *poll) count(st *store, has, stays bool) {
 	}
 }
 
-// gone reports whether too few stores are left for a majority. A store that lacks the hold, or
-// might have lacked it for a moment, isn't counted.
+// gone reports whether so many stores count as no that the others aren't a majority. A store counts
+// as no if it lacks the hold, or might have lacked it for a moment.
 func (p *poll) gone() bool { return p.no > p.stores-p.need }
 
 // held reports whether a majority has confirmed the hold and the hold isn't gone.
@@ -70,15 +70,15 @@ type repair struct {
 	serial uint64
 }
 
-// repair asks stores that lack a hold to grant it, once a majority has confirmed the hold. These
-// stores were down when the hold was acquired, another owner held the lock there, or they lost the
-// hold.
+// repair asks the stores that lack a hold to grant it. It is called once a majority has confirmed
+// the hold. A store lacks the hold if it was down when the hold was acquired, if another owner held
+// the lock there, or if it lost the hold.
 //
-// A store that has the hold again counts from then on. But during the gap, another owner might have
-// held the lock in that store and in a second store that has since lost the hold. The next renewal
-// would still find a majority, and the holder would never know. So the session remembers the gap
-// until a majority of other stores has confirmed the hold in a later renewal. These stores have had
-// the hold all the time.
+// After the repair, the store's answers count towards a majority. But while it lacked the hold,
+// another owner might have held the lock there and in a second store that had lost the hold. The
+// next renewal would still find a majority, and the holder would never know. So the session
+// remembers that a store lacked the hold, until a later renewal is confirmed by a majority of
+// stores that have had the hold all the time.
 func (s *session) repair(h *hold, p poll) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +86,7 @@ func (s *session) repair(h *hold, p poll) {
 		return
 	}
 	if s.lenderLocked(h) != nil {
-		return // a late request for this Read could be mistaken for one for the next Read
+		return // if late, the request could grant the next Read, which has the same attempt name
 	}
 	for i := range h.votes {
 		v, st := &h.votes[i], s.stores[i]
@@ -139,8 +139,8 @@ func (s *session) mend(st *store) {
 }
 
 // confirm asks the other stores whether they have a hold, so that the session can soon forget that
-// the repaired store lacked it. confirm uses Look instead of a renewal, since a renewal might run
-// concurrently with another one whose lease is longer, and shorten the hold.
+// the repaired store lacked it. confirm uses Look instead of a renewal, since a renewal would
+// shorten the hold if it ran concurrently with another one whose lease is longer.
 func (s *session) confirm(h *hold, serial uint64) {
 	s.mu.Lock()
 	if h.serial != serial || h.votes == nil || h.dying {
@@ -190,7 +190,7 @@ func (s *session) mendLocked(st *store, x repair, v *vote) bool {
 	}
 	s.mu.Lock()
 	if h.serial != x.serial || h.votes == nil {
-		return answered // the hold has ended, and a debt releases what the store granted late
+		return answered // the hold has ended, and a debt releases it if the store granted it late
 	}
 	v.asking = false
 	switch {

@@ -101,7 +101,7 @@
 // locks still exclude others meanwhile. With WithReplicas new locks can't be acquired in such a
 // slot either. Slots with few keys migrate within milliseconds.
 //
-// A cluster passes the message about a release on to all of its servers. With [WithShardedPubSub]
+// A cluster forwards the message about a release to all of its servers. With [WithShardedPubSub]
 // it stays on the lock's server. All clients must agree on that option. In a cluster of Redis 7 or
 // later, Redisson from 3.22 on uses such messages by default.
 //
@@ -133,10 +133,10 @@
 //
 // # TLS
 //
-// With Options.TLSConfig, go-redis ignores contexts when it dials. Then it replaces a broken
-// connection for subscriptions two times in a row. Also, the client notices one DialTimeout later
-// that a server doesn't answer. An Options.Dialer that calls DialContext of a [crypto/tls.Dialer]
-// avoids that.
+// With Options.TLSConfig, go-redis ignores contexts when it dials. As a result, it replaces a
+// broken connection for subscriptions twice in a row. Also, if a server doesn't answer, the client
+// notices that later, by one DialTimeout. An Options.Dialer that calls DialContext of a
+// [crypto/tls.Dialer] avoids both.
 //
 // # On the wire
 //

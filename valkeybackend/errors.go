@@ -42,8 +42,8 @@ func clientError(err error) backend.ErrorKind {
 }
 
 // dialError returns err if it is an error of valkey-go's dialer, or else nil. A wrapped dial error
-// comes from elsewhere. For example, an open connection may need new credentials, whose source
-// can't be reached. valkey-go then closes the connection, and commands that were sent on it get
+// has another origin. For example, an open connection may need new credentials, whose source can't
+// be reached. valkey-go then closes the connection, and commands that were already sent on it get
 // this error, too.
 func dialError(err error) *net.OpError {
 	if op, ok := err.(*net.OpError); ok && op.Op == "dial" {
@@ -52,7 +52,8 @@ func dialError(err error) *net.OpError {
 	return nil
 }
 
-// unsent returns the kind of a client's error for a command that was certainly not sent.
+// unsent returns the kind of an error that valkey-go returned for a command that was certainly not
+// sent.
 func unsent(err error) backend.ErrorKind {
 	// reply is the server's reply to a command that sets up a connection.
 	reply, ok := errors.AsType[*valkey.ValkeyError](err)

@@ -45,7 +45,7 @@ func campaign(ctx context.Context, store backend.Backend, say func(line)) error 
 	return nil
 }
 
-// A process campaigns until it ends or is killed.
+// A process campaigns for leadership until it is told to end, or is killed.
 type process struct {
 	kill          func()
 	pause, resume func() error

@@ -58,8 +58,8 @@ var beforeFirstWrite = map[string]bool{
 	"MISCONF":    true,
 }
 
-// beforeScript contains the codes of errors that a server raises only before it runs a script, each
-// with the kind of the error. All other errors are Unknown.
+// beforeScript contains the codes of errors that a server raises only before it runs a script. It
+// maps each code to the kind of the error. All other errors are Unknown.
 var beforeScript = map[string]backend.ErrorKind{
 	"LOADING":     backend.Retry,
 	"MASTERDOWN":  backend.Retry,

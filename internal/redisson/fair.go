@@ -69,8 +69,8 @@ func clientOf(owner string) string {
 const grantsPrefix = "distsync_fair_grants:"
 
 // grants returns the prefix of the names of a lock's grant channels. The rest of such a name
-// identifies a client. On its grant channel, a client learns which of its owners was given a lock.
-// All locks share one prefix, except that with sharded channels each lock has its own.
+// identifies a client, which learns on that channel which of its owners was given a lock. With
+// sharded channels, each lock has its own prefix. Otherwise all locks share one.
 func (d Dialect) grants(name string) string {
 	if d.Sharded {
 		return tagged(grantsPrefix, name, ":")
@@ -259,12 +259,12 @@ type observation struct {
 // slower than ours.
 const drift = 100
 
-// since takes a time on the server's clock, which a message contained, and returns that moment on
-// our clock. The moment can be before or after the observation. heard is when the client got the
-// message. The result is never later than the actual moment, unless the server's clock was set.
-// since returns false if there is no observation. It also returns false if the server's clock must
-// have been set: the time in the message is further after the observation than the clock could have
-// advanced until the client got the message.
+// since converts the time at, which is on the server's clock and comes from a message, to our
+// clock. That moment can be before or after the observation. The parameter heard is the time when
+// the client got the message. The result is never later than the actual moment, unless the server's
+// clock was set. since returns false if there is no observation. It also returns false if the time
+// in the message is so far after the observation that the server's clock must have been set: it
+// couldn't have advanced that much by the time the client got the message.
 //
 // If the server's clock was set back after the observation, the result is earlier than necessary.
 // If it was set forward by less than the delay of the observation plus that of the message, since

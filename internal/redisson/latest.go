@@ -14,7 +14,7 @@ type latest struct {
 	until       time.Time
 }
 
-// is records that the owner acquired the lock.
+// is records this lock as the latest one, with its owner, until the given time.
 func (l *latest) is(name, owner string, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -32,9 +32,9 @@ type batch struct {
 	answer func(int, backend.RenewResult, error)
 }
 
-// RenewBatch sends the requests in pipelines, one for each node of a cluster. It doesn't leave the
-// splitting to the client libraries, which return only after the slowest node's answer. If there is
-// only one server, most requests share scripts.
+// RenewBatch sends the requests in pipelines, one for each node of a cluster. It splits the
+// requests itself, since the client libraries would return only after the slowest node's answer. If
+// there is only one server, most requests share scripts.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {
@@ -64,7 +64,7 @@ func (s *session) RenewBatch(
 // choose returns the indexes of the requests that can be sent, and replaces their names and owners
 // with those used in the store. It answers the other requests with an error.
 func (b *batch) choose(ctx context.Context) (chosen []int) {
-	var down error // the reason why the only server can't be reached, or nil
+	var down error // if there is a single server, the reason why it can't be reached, or nil
 	if !b.Cluster && len(b.reqs) > 0 {
 		down = b.Transport.Reach(ctx, b.Prefix+b.reqs[0].Name)
 	}
@@ -207,7 +207,7 @@ func (s *session) runBatch(ctx context.Context, calls []Call) []Reply {
 	return runAll(calls, func(cmds []Command) []Reply { return s.Transport.SendBatch(ctx, cmds) })
 }
 
-// runAll is like runBatch, but uses the given send.
+// runAll is like runBatch, but sends the commands with the given function.
 func runAll(calls []Call, send func([]Command) []Reply) []Reply {
 	if len(calls) == 0 {
 		return nil

@@ -141,8 +141,8 @@ func (e *evidence) sort(s *step) {
 	}
 }
 
-// give finds the steps for a call of [Party.Given], where the hold was acquired by other code. It
-// finds them by the fencing token.
+// give finds the steps that acquired the hold of a [Party.Given] call. Other code acquired that
+// hold, so give recognizes the steps by the fencing token.
 func (e *evidence) give(o *op) {
 	if !o.given {
 		return
@@ -190,7 +190,7 @@ func (n *number) lost(grant *step, by time.Duration) bool {
 
 // stoodAgain reports whether an owner stood in line again after the store had granted it the lock.
 // This happens if the client asks to keep the place before it learns of the grant. The store may
-// then grant the owner the lock again without its client's knowledge.
+// then grant the owner the lock a second time, and the client doesn't know.
 func (n *number) stoodAgain() bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.gets() && n.lost(s, forever)
@@ -264,8 +264,7 @@ func (e *evidence) follow(ops []*op) {
 			o.number = clients[client]
 			users[user] = o.number
 		case o.kind == unlock && o.result == yes && several(o.side):
-			// that no release was sent means that others still share the hold, or that the permits
-			// were handed over
+			// if no release was sent, others still share the hold, or the permits were handed over
 			o.murky = !e.releases(o)
 		case o.kind == unlock && o.result == yes:
 			switch n := users[user]; {
@@ -323,7 +322,8 @@ func (e *evidence) releases(o *op) bool {
 }
 
 // struckBefore returns a function for a call o that was handed the number's hold. The function
-// reports whether another call may have ended that hold by force before o returned.
+// reports whether an op is a forced unlock or a wipe that may have ended that hold before o
+// returned.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
 		return func(*op) bool { return false }
@@ -347,8 +347,8 @@ func (n *number) seen(from, to time.Duration) time.Duration {
 	return last
 }
 
-// driftShare is the inverse of the fraction of a lease that a client leaves unused, because clocks
-// may run at different speeds.
+// driftShare says how much of a lease a client leaves unused, because clocks may run at different
+// speeds: 1/driftShare of it.
 const driftShare = 100
 
 // acquisition records what the attempts of an acquiring call reveal about it.
@@ -380,9 +380,9 @@ func (e *evidence) acquisition(o *op) {
 }
 
 // usurped records that the hold of call o may have ended early, because its client mistook an older
-// hold for a newer one. This happens if the store granted the lock to another user of the client
-// before o, that hold was ended by force, and the other user's call got its reply only after o had
-// returned.
+// hold for a newer one. This happens in the following order: The store grants the lock to another
+// user of the client. That hold is ended by force. The store grants the lock to o, and o returns.
+// Only then does the other user's call get its reply.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
 		if several(o.side) && several(late.side) {
@@ -452,9 +452,9 @@ func (n *number) haunts(o *op) bool {
 // meets reports whether a call may find the hold of a number. On a read-write lock, that depends on
 // the side. A call that acquires a Write meets both sides. A call that acquires a Read meets only
 // Writes, since readers don't exclude each other. A call that queries or force-unlocks a side meets
-// only the holds of that side. But for the reading side, these include a Write of the same client
-// that was handed over: readers may share that Write although the store doesn't know of them, and
-// the calls of these readers may not have returned yet.
+// only the holds of that side. But for the reading side, such a call also meets a Write that its
+// own client has handed over. Readers of that client may share the Write, although the store
+// doesn't know of these readers, and their calls may not have returned yet.
 func (o *op) meets(key numberKey, n *number) bool {
 	switch {
 	case !o.shares():

@@ -11,8 +11,8 @@ import (
 )
 
 // A Lock is a lock that users contend for. Some users of a [backend.Fenced] lock use it as a plain
-// lock. Users of a [backend.Read] or [backend.Write] lock use both sides. Kind may also be
-// [backend.Exclusive], [backend.Fair] or [backend.Permits].
+// lock. Users of a [backend.Read] or [backend.Write] lock use both sides. The other possible kinds
+// are [backend.Exclusive], [backend.Fair] and [backend.Permits].
 type Lock struct {
 	Name    string
 	Kind    backend.Kind
@@ -69,7 +69,7 @@ func (w Workload) Run(ctx context.Context, r *Recorder, clients []*dlock.Client)
 	all.Wait()
 }
 
-// Kinds returns the kinds of Locker through which users use the lock.
+// Kinds returns the kinds of the Lockers with which users acquire the lock.
 func (l Lock) Kinds() []backend.Kind {
 	switch l.Kind {
 	case backend.Fenced:

@@ -95,7 +95,7 @@ func Protocol(t *testing.T, server *testservers.Server, s Session) {
 	Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
 	got := m.Commands()
 	if text := wantScriptCall(t, got, 2, "n", channel, 0); !strings.HasSuffix(text, goldenForce) {
-		// the script begins with a check whether the key could be a lock
+		// the script begins by checking whether the key could be a lock
 		t.Errorf("script\n%s\nwant at its end\n%s", text, goldenForce)
 	}
 	wantMessage(t, messages, channel, "0")
