@@ -130,8 +130,8 @@ func (s *state) reportHeld() {
 		}
 	}
 	if len(names) > 0 {
-		s.warn("closed while locks are held: each ends with its lease, or when it is unlocked", "locks",
-			held, "names", names)
+		s.warn("closed while locks are held: each ends with its lease, or when it is unlocked",
+			"locks", held, "names", names)
 	}
 }
 
