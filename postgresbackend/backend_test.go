@@ -312,6 +312,46 @@ func TestIdleThroughARestart(t *testing.T) {
 	}
 }
 
+// A client that doesn't know the limit asks for permits while another client acquires the first. The
+// name becomes a semaphore between two statements of the request: the first finds no lock, and the
+// next finds permits. Their limit counts nevertheless.
+func TestFirstPermitsBesideARequestWithoutLimit(t *testing.T) {
+	t.Parallel()
+	server := testservers.Postgres(t)
+	pool := connect(t, server.Addr)
+	migrate(t, pool)
+	ctx, s := t.Context(), open(t, connect(t, server.Addr, size(1)))
+	req := backend.AcquireRequest{
+		Kind: backend.Permits, Name: "another", Owner: bob, Lease: lease, Permits: 2, Limit: 2,
+	}
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req)) // the connection plans its statements
+	backend.CapabilitiesOf(s).Settle()                           // and the session's first sweep ends
+	req.Name, req.Limit = "sem", 0
+	tx := wiretest.Must[pgx.Tx](t)(pool.Begin(ctx))
+	defer tx.Rollback(ctx)
+	for _, sql := range []string{
+		`LOCK TABLE ` + partTable, // the second statement has to wait
+		`SELECT FROM distsync.distsync_v1_permits('sem', 'a', 2, 3, 60000)`,
+	} {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan backend.AcquireResult)
+	go func() {
+		done <- wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req))
+	}()
+	testservers.Until(t, "the request waits", func() bool {
+		return waiting(t, pool, "relation") > 0
+	})
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if res := <-done; res.Acquired || res.Remaining <= 0 {
+		t.Errorf("2 of 3 permits were acquired, then 2 more: %+v; want that they are held", res)
+	}
+}
+
 // An owner that has kept permits, and asks for some again while another has the rest, is told when
 // that one's lease ends, however soon that is.
 func TestPermitsSayWhenTheNextAreOver(t *testing.T) {

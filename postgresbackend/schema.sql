@@ -683,6 +683,10 @@ BEGIN
 	END IF;
 	SELECT coalesce(sum(q.n), 0), min(q.expires), coalesce(bool_or(q.owner = p_owner), false), count(*) > 0
 		INTO used, first, own, live FROM {s}distsync_v1_part q WHERE q.name = p_name AND q.role = 4 AND q.expires > t;
+	IF live AND l.kind IS DISTINCT FROM 3 THEN -- it has become a semaphore since, and l.lim isn't its limit
+		status := 9;
+		RETURN;
+	END IF;
 	most := CASE WHEN p_limit > 0 THEN p_limit WHEN live THEN l.lim ELSE 0 END;
 	IF most = 0 THEN
 		status := 5;
@@ -715,6 +719,9 @@ BEGIN
 		OR EXISTS (SELECT FROM {s}distsync_v1_part q WHERE q.name = p_name AND q.role = 1) THEN
 		status := 9;
 		RETURN;
+	END IF;
+	IF p_limit <= 0 AND l.lim > 0 THEN
+		most := l.lim; -- another limit may have been said since
 	END IF;
 	SELECT * INTO p FROM {s}distsync_v1_part q WHERE q.name = p_name AND q.role = 4 AND q.owner = p_owner FOR NO KEY UPDATE;
 	IF FOUND AND NOT p.kept AND p.expires > t AND p.n <> p_n THEN -- of another number: given back
