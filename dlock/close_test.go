@@ -156,7 +156,7 @@ func TestTracesOfCloseSendNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c *Client
 		told := 0
-		c = New(newScript(membackend.New()), quiet(), WithTrace(&Trace{ReleaseDone: func(context.Context, ReleaseDone) {
+		released := func(context.Context, ReleaseDone) {
 			told++
 			if ok, err := c.Locker("y").TryLock(t.Context()); ok || !errors.Is(err, ErrClosed) {
 				t.Errorf("TryLock while the client is being closed: %v, %v", ok, err)
@@ -164,7 +164,8 @@ func TestTracesOfCloseSendNothing(t *testing.T) {
 			if _, err := c.Locker("y").ForceUnlock(t.Context()); !errors.Is(err, ErrClosed) {
 				t.Errorf("ForceUnlock while the client is being closed: %v", err)
 			}
-		}}))
+		}
+		c = New(newScript(membackend.New()), quiet(), WithTrace(&Trace{ReleaseDone: released}))
 		mustTry(t, c.Locker("x"))
 		c.Close()
 		if told == 0 {

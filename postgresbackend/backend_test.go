@@ -312,9 +312,9 @@ func TestIdleThroughARestart(t *testing.T) {
 	}
 }
 
-// A client that doesn't know the limit asks for permits while another client acquires the first. The
-// name becomes a semaphore between two statements of the request: the first finds no lock, and the
-// next finds permits. Their limit counts nevertheless.
+// A client that doesn't know the limit asks for permits while another client acquires the first
+// ones. The name becomes a semaphore between two statements of the request: the first finds no
+// lock, and the next finds permits. Their limit counts nevertheless.
 func TestFirstPermitsBesideARequestWithoutLimit(t *testing.T) {
 	t.Parallel()
 	server := testservers.Postgres(t)
@@ -324,8 +324,9 @@ func TestFirstPermitsBesideARequestWithoutLimit(t *testing.T) {
 	req := backend.AcquireRequest{
 		Kind: backend.Permits, Name: "another", Owner: bob, Lease: lease, Permits: 2, Limit: 2,
 	}
-	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req)) // the connection plans its statements
-	backend.CapabilitiesOf(s).Settle()                           // and the session's first sweep ends
+	// The connection plans its statements, and the session's first sweep ends.
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req))
+	backend.CapabilitiesOf(s).Settle()
 	req.Name, req.Limit = "sem", 0
 	tx := wiretest.Must[pgx.Tx](t)(pool.Begin(ctx))
 	defer tx.Rollback(ctx)
