@@ -67,7 +67,8 @@ func (st *store) unshared(name string) span {
 	return span{st.keysOf(name, lineRole), after(st.keysOf(name, permitRole))}
 }
 
-// find returns the request for the keys of the span, at most limit of them unless limit is 0.
+// find returns the request that reads the keys of the span. If limit isn't 0, it reads at most that
+// many.
 func (sp span) find(limit int64) *pb.RangeRequest {
 	return &pb.RangeRequest{Key: sp.key, RangeEnd: sp.end, Limit: limit}
 }

@@ -446,7 +446,7 @@ func (s *session) listen() {
 }
 
 // connect opens a listening connection. Each message that the connection receives is appended to
-// the slice to which heard points.
+// *heard.
 func (s *session) connect(ctx context.Context) (conn *pgx.Conn, heard *[]string, err error) {
 	pool := s.b.pool.Config()
 	config := pool.ConnConfig

@@ -13,8 +13,8 @@ import (
 
 // A latch has the data of Redisson's RCountDownLatch: a string with the count, under the latch's
 // name, without an expiry. An open latch has no key. The scripts are ours, but they leave the same
-// data behind and publish the same messages. Redisson's commands and ours are in
-// docs/redisson-commands.md.
+// data behind and publish the same messages. docs/redisson-commands.md lists Redisson's commands
+// and ours.
 
 //go:embed latchset.lua
 var latchSetText string

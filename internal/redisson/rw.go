@@ -161,7 +161,7 @@ func RenewWrites(reqs []backend.RenewRequest) Call {
 	return Call{writeRenewScript, keys, args}
 }
 
-// ForceReleaseRead ends all read holds. If a writer holds the lock, it does nothing.
+// ForceReleaseRead ends all read holds. It has no effect while a writer holds the lock.
 // [ParseForceRelease] reads its reply.
 func (d Dialect) ForceReleaseRead(req backend.ForceReleaseRequest) Call {
 	return d.forceRW(req.Name, unlockMessage, reading)
@@ -205,8 +205,8 @@ func ParseGrant(reply any) (backend.AcquireResult, error) {
 	return backend.AcquireResult{}, unexpected("acquire", reply)
 }
 
-// ParseRenewals reads the reply to [RenewReads] or [RenewWrites], which tells for each of n
-// requests whether the lock is held.
+// ParseRenewals reads the reply to [RenewReads] or [RenewWrites], which says for each of n requests
+// whether the lock is held.
 func ParseRenewals(reply any, n int) ([]backend.RenewResult, error) {
 	replies, ok := reply.([]any)
 	if !ok || len(replies) != n {
