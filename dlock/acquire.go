@@ -279,8 +279,8 @@ func (h *hold) whyOver(c *Client) error {
 	return h.overError()
 }
 
-// variable returns the call's party if that is a *variable, which stands for the plain calls of a
-// Locker. For other calls it returns nil.
+// variable returns the call's party if that is a *variable, which is the party of a Locker's plain
+// calls. For other calls it returns nil.
 func (c *call) variable() *variable {
 	v, _ := c.party.(*variable)
 	return v
@@ -723,8 +723,8 @@ func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
 	return req
 }
 
-// placeLease returns how long after each request the store remembers that this call waits to write.
-// It returns 0 if the call doesn't want to write.
+// placeLease returns how long after each request the store remembers that this call is waiting to
+// write. It returns 0 if the call doesn't want to write.
 func (a *acquisition) placeLease() time.Duration {
 	if !a.kind.Notes() {
 		return 0

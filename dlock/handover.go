@@ -187,8 +187,8 @@ func (cl *claim) downgrade(c *Client) {
 	}
 }
 
-// mayDowngrade reports whether readers still share the lent write lock. If so, it records the
-// current time as the time when the read lock was requested.
+// mayDowngrade reports whether readers still share the lent write lock. If so, it records that the
+// read lock is requested now, and returns the current time.
 func (cl *claim) mayDowngrade(c *Client, read *claim) (sent instant, ok bool) {
 	s := c.lock()
 	defer c.unlock()

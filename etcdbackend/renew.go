@@ -17,7 +17,7 @@ const (
 	writesAtOnce = 8   // concurrent writes, for the few holds of a batch that need one
 )
 
-// A batch is the state of one call of RenewBatch.
+// A batch is the state of one call to RenewBatch.
 type batch struct {
 	*session
 	ctx     context.Context
@@ -40,8 +40,8 @@ func (s *session) Renew(
 	return res, err
 }
 
-// RenewBatch reads the keys of the locks, and renews the leases of the requests' owners. Because of
-// the read, it also notices if the key of a hold was deleted although the lease still exists.
+// RenewBatch reads the keys of the locks, and renews the leases of the requests' owners. From the
+// keys, it also learns whether the key of a hold was deleted although the lease still exists.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {

@@ -301,7 +301,7 @@ func (w *watcher) serve() (served bool, err error) {
 	for {
 		for _, req := range w.next() {
 			if stream.Send(req) != nil {
-				// The stream is broken. The call of w.receive will return the error.
+				// The stream is broken. The call to w.receive will return the error.
 				break
 			}
 		}
@@ -354,8 +354,8 @@ func (w *watcher) check(ctx context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-// alive is called at intervals. If no message has arrived since the last call, it asks the server
-// for a sign of life. If none has arrived since it asked, it returns false.
+// alive is called at intervals. If no message has arrived since the last call, it returns false.
+// Otherwise it asks the server for a sign of life, which should arrive before the next call.
 func (w *watcher) alive() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

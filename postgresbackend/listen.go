@@ -232,7 +232,8 @@ func (s *session) askAgain(name string) {
 	}
 }
 
-// takeNotes writes those notes that are missing or outdated in the database.
+// takeNotes updates the database: it writes those of the notes that are missing or outdated, and
+// deletes those that are no longer needed.
 func (s *session) takeNotes(ctx context.Context, names ...string) error {
 	select {
 	case <-s.noting:
