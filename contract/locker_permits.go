@@ -410,13 +410,14 @@ func permitsWithin(l *lab) {
 			l.noError(second.Release(l.ctx), "Release")
 			l.wantOut(name, 1, "after that")
 		}
-		// When a Hold has ended, its context refers to no hold, so it can be used to acquire again.
+		// Once a Hold has ended, its context no longer refers to it, and can be used to acquire
+		// again.
 		after := context.WithoutCancel(outer.Context())
 		l.release(outer)
 		h, err := s.Acquire(after, 4)
 		l.noError(err, "Acquire within the context of a Hold that is over")
 		l.release(h)
-		// Locking ignores a hold of permits to which the context refers.
+		// A lock ignores the permits that its caller's context refers to.
 		l.noError(s.Do(l.ctx, 1, func(ctx context.Context) error {
 			lk := p.Client.Locker("lock" + what)
 			return errors.Join(lk.LockContext(ctx), s.Do(ctx, 1, func(context.Context) error {

@@ -68,7 +68,7 @@ func runModel(t *testing.T, h Harness) {
 	}}, nil)
 }
 
-// modelTimes lists the durations from which those in the steps of a sequence are drawn.
+// modelTimes lists the durations that can occur in the steps of a sequence.
 type modelTimes struct {
 	leases, pauses []time.Duration
 	waits          []time.Duration // how long an owner has waited already

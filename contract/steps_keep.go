@@ -31,8 +31,7 @@ func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcom
 	}
 }
 
-// isKept checks that a lock is kept for the given time. The parameter since is the earliest
-// possible beginning of that time.
+// isKept checks that a lock is kept for the given time, which can't have begun before since.
 func (p party) isKept(name string, keep time.Duration, since time.Time) {
 	p.e.Helper()
 	res := p.look(name)
@@ -43,8 +42,8 @@ func (p party) isKept(name string, keep time.Duration, since time.Time) {
 	p.e.checkRemaining("Look", res.Remaining, keep, since)
 }
 
-// keepCases test releases with Keep. They run for the kinds of lock with one holder, and for the
-// only permit of a semaphore.
+// keepCases test releases with Keep. They run for all kinds of lock that have one holder, and for
+// semaphores with one permit.
 var keepCases = []testCase{
 	{name: "keep/kept",
 		rule: "A last release with Keep keeps the lock for that time, longer or shorter than the " +
@@ -339,7 +338,7 @@ var keepKindCases = []testCase{
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			keep := max(e.limits().MinLease, e.leaseStep()) / 2
-			// a keep lasts at least a millisecond, even if a lease can be that short
+			// a lock is kept for at least a millisecond, but half a lease can be shorter
 			keep = max(keep, time.Millisecond)
 			for try := 1; ; try++ {
 				a.acquires("lock", lease)

@@ -17,7 +17,7 @@ func (e *env) needBatcher() backend.Batcher {
 	return b
 }
 
-// The type replied is the answer to one request in a batch.
+// replied is the answer to one request in a batch.
 type replied[Res any] struct {
 	res Res
 	err error

@@ -33,9 +33,9 @@ type call struct {
 	excluded func() // if not nil, called when the store says that someone else has the lock
 }
 
-// An inquiry contains what an acquisition knows about its requests to the store. All attempts use
-// the same owner string until the acquisition abandons its claim, so an attempt that the store
-// carries out late still belongs to that claim.
+// An inquiry is the state of an acquisition's requests to the store. All attempts use the same
+// owner string until the acquisition abandons its claim, so an attempt that the store carries out
+// late still belongs to that claim.
 type inquiry struct {
 	h        *hold   // the hold that the attempts ask for
 	within   *hold   // the hold that the call re-enters: the one in its context, or its party's
@@ -52,7 +52,7 @@ type inquiry struct {
 	report   instant // when the next failure may be logged
 }
 
-// waiting contains what an acquisition needs to wait in a queue. Client.mu guards it.
+// waiting is the state of an acquisition in a queue. Client.mu guards it.
 type waiting struct {
 	in         *queue // nil if the call isn't in a queue
 	prev, next *acquisition
@@ -216,9 +216,9 @@ func (a *acquisition) acquireOnce(ctx context.Context) (*hold, error) {
 }
 
 // own returns the party's hold on the lock. The call can re-enter that hold or, if it wants to read
-// and the hold is for writing, acquire a read lock as well. If there is none, own returns nil, and
-// the call must acquire the lock. It returns an error if the hold in the caller's context has
-// ended, or if the hold that the call wanted to re-enter was lost.
+// and the hold is for writing, acquire a read lock as well. If there is no such hold, own returns
+// nil, and the call must acquire the lock. If the hold in the caller's context has ended, or the
+// hold that the call wanted to re-enter was lost, own returns an error.
 func (a *acquisition) own() (*hold, error) {
 	if a.variable() != nil || a.kind.Many() {
 		return nil, nil
@@ -279,8 +279,8 @@ func (h *hold) whyOver(c *Client) error {
 	return h.overError()
 }
 
-// variable returns the call's party if that is a *variable, which stands for the plain calls of a
-// Locker. For other calls it returns nil.
+// variable returns the call's party if that is a *variable, which is the party of a Locker's plain
+// calls. For other calls it returns nil.
 func (c *call) variable() *variable {
 	v, _ := c.party.(*variable)
 	return v
@@ -289,9 +289,9 @@ func (c *call) variable() *variable {
 // single reports whether the call mustn't wait. Such a call makes one attempt.
 func (a *acquisition) single() bool { return a.o.bounded && a.o.wait == 0 }
 
-// retries reports whether the call tries again after err. A call that mustn't wait doesn't, unless
-// its context has ended or the client is closed. Then the next try sends no request, and returns
-// the context's error or ErrClosed.
+// retries reports whether the call tries again after err. A call that mustn't wait tries again only
+// if its context has ended or the client is closed. That try sends no request, but returns the
+// context's error or ErrClosed.
 func (a *acquisition) retries(ctx context.Context, err error) bool {
 	if isFinal(err) {
 		return false
@@ -526,7 +526,7 @@ func (cl *claim) acquireStep(
 }
 
 // answeredLate records a grant that came after the caller had stopped waiting for it. If the claim
-// was given up by then, answeredLate starts to release it in the background.
+// had been given up by then, answeredLate releases it in the background.
 func (cl *claim) answeredLate(c *Client, res backend.AcquireResult, err error) {
 	if err != nil || !res.Acquired {
 		return
@@ -539,7 +539,7 @@ func (cl *claim) answeredLate(c *Client, res backend.AcquireResult, err error) {
 	}
 }
 
-// An attempt is a request for the lock that is prepared or under way.
+// An attempt is a request for the lock, either prepared or under way.
 type attempt struct {
 	h      *hold
 	lease  time.Duration
@@ -723,8 +723,8 @@ func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
 	return req
 }
 
-// placeLease returns how long after each request the store remembers that this call waits to write.
-// It returns 0 if the call doesn't want to write.
+// placeLease returns how long after each request the store remembers that this call is waiting to
+// write. It returns 0 if the call doesn't want to write.
 func (a *acquisition) placeLease() time.Duration {
 	if !a.kind.Notes() {
 		return 0
@@ -733,8 +733,7 @@ func (a *acquisition) placeLease() time.Duration {
 }
 
 // The store remembers a waiting writer for as long as the lease that the writer wants, but within
-// these limits. The first call in the queue repeats its request each time a third of this time has
-// passed.
+// these limits. The first call in the queue repeats its request after each third of that time.
 const (
 	longestPlace  = 3 * time.Second
 	shortestPlace = 300 * time.Millisecond
@@ -851,7 +850,7 @@ func (h *hold) failReentry(
 	case h.state == live && err != nil && !isDisplaced(err):
 		return err
 	}
-	// Either the store says that the hold is gone, or it expired in the meantime.
+	// Either the store says that the hold is gone, or the hold has expired.
 	w := gone
 	if err != nil && !isDisplaced(err) {
 		w = cl.ranOut(s, s.now())

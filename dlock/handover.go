@@ -66,7 +66,7 @@ func (h *hold) handOn(c *Client) bool {
 	}
 	h.state = released
 	h.count = 0
-	h.endContexts(s, ErrNotHeld) // contexts are left only if fn unlocked more often than it locked
+	h.endContexts(s, ErrNotHeld) // there are contexts only if fn unlocked more often than it locked
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
@@ -187,8 +187,8 @@ func (cl *claim) downgrade(c *Client) {
 	}
 }
 
-// mayDowngrade reports whether readers still share the lent write lock. If so, it records the
-// current time as the time when the read lock was requested.
+// mayDowngrade reports whether readers still share the lent write lock. If so, it records that the
+// read lock is requested now, and returns the current time.
 func (cl *claim) mayDowngrade(c *Client, read *claim) (sent instant, ok bool) {
 	s := c.lock()
 	defer c.unlock()
@@ -247,9 +247,10 @@ func (cl *claim) downgraded(
 	return written, true
 }
 
-// giveBackWrite is called after a claim was downgraded to a read lock. It releases the write lock
-// in the store. If the store no longer has the write lock, the claim is lost: the write lock might
-// have ended before the read lock was granted, and another client might have written in between.
+// giveBackWrite is called after a claim has been downgraded to a read lock. It releases the write
+// lock in the store. If the store no longer has the write lock, the claim is lost: the write lock
+// might have ended before the read lock was granted, and another client might have written in the
+// meantime.
 func (cl *claim) giveBackWrite(c *Client, written *claim) {
 	lease := c.stored(written.Lease())
 	sent := c.now()
@@ -282,7 +283,7 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 	h := a.handed
 	a.handed = nil
 	s.unschedule(&a.alarm)
-	a.answered, a.failure = true, nil // as good as an answer: this client itself held the lock
+	a.answered, a.failure = true, nil // counts as an answer: this client itself held the lock
 	switch v := a.variable(); {
 	case h.state == forsaken:
 		h.leaveForsaken(s)

@@ -12,9 +12,9 @@ import (
 
 // Each call that waits for a fair lock has its own place in a line in the store. The store gives
 // the lock to the first in line, and notifies its client. So a client's waiting calls don't have a
-// leader, and don't hand the lock over among themselves. A place expires unless it is renewed. The
-// client renews the places of all its calls that wait for a lock with a single request, called a
-// look. The answer to a look also says who holds the lock.
+// leader, and don't hand the lock over among themselves. A place expires unless it is renewed. With
+// a single request, called a look, the client renews the places of all its calls that wait for the
+// lock. The answer to a look also says who holds the lock.
 
 // Times for places in line.
 const (
@@ -24,7 +24,7 @@ const (
 	longestTrip = 10 * time.Second // longest wait for an answer
 )
 
-// keeping contains what a queue needs to keep its places in line.
+// keeping is the state of a queue that keeps places in line.
 type keeping struct {
 	look    alarm   // of the next look
 	looking bool    // a look is under way
@@ -109,7 +109,7 @@ func (q *queue) keepPlaces(c *Client, claims []*claim) {
 	if a := q.waiting(res.Holder); a != nil {
 		lease := res.Remaining
 		if lease < 0 {
-			lease = keepInterval // unknown; the first renewal comes before this time is over
+			lease = keepInterval // unknown: assume a short lease, which is renewed soon
 		}
 		q.grant(s, a, sent, lease)
 	}
@@ -160,8 +160,7 @@ func (q *queue) ask(claims []*claim) {
 }
 
 // looked records which places a look might have renewed in the store. If one of them belongs to a
-// call that has left the line in the meantime, looked starts to remove that place in the
-// background.
+// call that has left the line in the meantime, looked removes that place in the background.
 func (s *state) looked(claims []*claim, sent instant, place time.Duration, err error) {
 	unknown := err != nil && backend.KindOf(err) == backend.Unknown
 	for _, cl := range claims {
@@ -306,8 +305,8 @@ func (q *queue) grant(s *state, a *acquisition, since instant, lease time.Durati
 }
 
 // admit makes a waiting call the holder of the lock, which the store has granted to it for a short
-// time. The lease that the call asked for counts from now. If it counted from the grant, it could
-// be over before the call learns of the grant.
+// time. The lease that the call asked for begins now. If it had begun with the grant, it could end
+// before the call learns of the grant.
 func (a *acquisition) admit(s *state, since instant, lease time.Duration) {
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == live {
 		v.hold.lose(s, takenBy(a.h.claim.owner)) // a grant means that the old hold is gone
@@ -342,8 +341,8 @@ func (o *object) leavePlaces(s *state, v *variable) {
 	}
 }
 
-// returnPlaces is called when a Locker was unlocked. It puts the Locker's plain calls back in line,
-// if they have no place there.
+// returnPlaces is called after a Locker has been unlocked. It puts those of the Locker's plain
+// calls that have no place back in line.
 func (q *queue) returnPlaces(v *variable) {
 	for a := q.first; a != nil; a = a.next {
 		if a.variable() == v && (a.h == nil || !a.h.claim.noted) && !a.trying {

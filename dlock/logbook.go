@@ -137,7 +137,7 @@ func (c *Client) debug(msg string, args ...any) {
 	c.log.add(record{time.Now(), slog.LevelDebug, msg, args})
 }
 
-// warn logs a warning. With the mutex held, use the method of the state instead.
+// warn logs a warning. While the mutex is held, call [state.warn] instead.
 func (c *Client) warn(msg string, args ...any) { c.log.add(warning(msg, args...)) }
 
 // warn logs a warning after the mutex is unlocked, and after the functions that were given to

@@ -7,14 +7,14 @@ import "iter"
 // remembers the last request that was refused, so it doesn't send requests that would fail. Second,
 // released permits can be handed to a call while its own attempt is under way.
 
-// An out is a linked list of this client's claims on permits that it holds.
+// An out is a linked list of the claims on permits that this client holds.
 type out struct {
 	first   *claim
 	permits int
 }
 
-// A permit contains the fields of a claim on permits, such as its links in the list of claims (see
-// out).
+// A permit holds those fields of a claim that only claims on permits need, such as the links in the
+// list of claims (see out).
 type permit struct {
 	holder      *hold // nil if no hold rests on it
 	prev, next  *claim
@@ -84,8 +84,8 @@ func (o *object) exhausted(s *state, a *acquisition) bool {
 	return o.exhausts(a)
 }
 
-// A refusal describes the latest request of a queue's lead that the store refused, because it asked
-// for more permits than were left.
+// A refusal describes the latest request that the store refused because it asked for more permits
+// than were left. The request came from the lead of the queue.
 type refusal struct {
 	permits, limit int // permits is 0 if nothing was refused
 	again          instant

@@ -10,11 +10,11 @@ import (
 
 // A takeBack releases a claim that no party uses any longer. It repeats the release until the store
 // has answered. If another request for the claim is unanswered, the store might carry it out later,
-// which would bring the claim back. So the takeBack goes on until a hold from even the latest such
+// which would bring the claim back. So the takeBack goes on until the lease of the latest such
 // request would have expired, and then makes one more release. If the store doesn't answer that
-// one, the takeBack repeats it for a minute, or for a lease if that is longer, and then ends. A
-// request that is carried out even later makes the lock unavailable for a lease, and never gives it
-// two holders.
+// one, the takeBack repeats it for a minute, or for a lease if that is longer, and then ends. If a
+// request is carried out even later, nobody can have the lock for the length of a lease, but it
+// never has two holders.
 type takeBack struct {
 	alarm    alarm
 	claim    *claim

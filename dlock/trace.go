@@ -17,14 +17,15 @@ import (
 // the program), and must not use the client. Without a Trace no function is called, and nothing is
 // allocated.
 //
-// If AcquireDone reported a hold with the outcome Acquired, and not [ViaReentry], the hold ends
-// with exactly one of these events: Lost, or ReleaseDone with [Released], [HandedOn],
-// [ReleaseFailed] or [Forsaken]. Events that happen in different goroutines at about the same time
-// can be reported in any order. So the end of a short hold might be reported before its beginning.
+// If AcquireDone reported [OutcomeAcquired], and the lock wasn't acquired by re-entry
+// ([ViaReentry]), the hold ends with exactly one of these events: Lost, or ReleaseDone with
+// [UnlockReleased], [UnlockHandedOn], [UnlockFailed] or [UnlockForsaken]. Events that happen in
+// different goroutines at about the same time can be reported in any order. So the end of a short
+// hold might be reported before its beginning.
 type Trace struct {
 	// AcquireStart is called when a call that acquires a lock begins. It returns ctx, or a context
-	// derived from ctx, for example with a span. The requests to the store, and AcquireDone, get
-	// the returned context. The context of the Hold isn't derived from it.
+	// derived from ctx, for example with a span. The returned context is passed to the requests to
+	// the store, and to AcquireDone. The context of the Hold isn't derived from it.
 	AcquireStart func(ctx context.Context, e AcquireStart) context.Context
 
 	// AcquireDone is called when such a call ends, with or without the lock.

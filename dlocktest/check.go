@@ -17,7 +17,8 @@ const (
 	longPatience = 15 * time.Second
 )
 
-// check fails the test if after a short time a lock is still held, or a call still waits for one.
+// check fails the test if, after a short time, a lock is still held or a call is still waiting for
+// one.
 func (s *Store) check() {
 	s.t.Helper()
 	s.Recover()

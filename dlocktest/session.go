@@ -6,7 +6,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// session wraps a client's session of membackend, and injects the store's faults. It isn't a
+// session wraps a client's membackend session, and injects the store's faults. It isn't a
 // [backend.BatchRenewer]: each hold is renewed by its own step, so that a single renewal can hang.
 type session struct {
 	memory

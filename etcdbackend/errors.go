@@ -71,14 +71,15 @@ var delays = []error{
 
 // errLearner is the error of a member that is a learner, and so doesn't serve clients yet. The
 // client asks one member after the other, so another try reaches another member. The client itself
-// repeats unary requests, but not streams.
+// retries unary requests, but not streams.
 var errLearner = rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)
 
 func isLearners(err error) bool { return err != nil && errors.Is(rpctypes.Error(err), errLearner) }
 
-// mostLearners is how often in a row learners can refuse a stream before that counts as a failure.
-// There is a limit, since each retry could reach a learner again: with two members, if the client
-// opens streams and sends other requests alternately, every stream could go to the same member.
+// mostLearners is how many times in a row learners can refuse a stream before that counts as a
+// failure. There is a limit, since each retry could reach a learner again: with two members, if the
+// client opens streams and sends other requests alternately, every stream could go to the same
+// member.
 const mostLearners = 16
 
 func isAny(err error, list []error) bool {

@@ -8,13 +8,13 @@ import (
 )
 
 // A lock's own key is the prefix followed by the lock's name. A hold that excludes all others is
-// stored in that key. Other keys belong to single owners. A read-write lock has one for each
+// stored under that key. Other keys belong to single owners. A read-write lock has one for each
 // reader, and one for each note of a waiting writer. A semaphore has one for each holder. A fair
 // lock has one for each owner in line. Such a key consists of the lock's key, the byte 0x01, a word
 // for the role, a slash, and the owner.
 //
-// Such a key can also be the own key of another lock, whose name ends like that. So it counts as
-// the key of an owner only if its value has the role and the owner with which the key ends.
+// Such a key can also be another lock's own key, if that lock's name ends like that. So it counts
+// as the key of an owner only if its value has the role and the owner with which the key ends.
 // Otherwise a step that needs the key fails with a conflict, and doesn't change the key.
 
 func (st *store) key(name string) []byte { return []byte(st.options.prefix + name) }
@@ -67,7 +67,8 @@ func (st *store) unshared(name string) span {
 	return span{st.keysOf(name, lineRole), after(st.keysOf(name, permitRole))}
 }
 
-// find returns the request for the keys of the span, at most limit of them unless limit is 0.
+// find returns the request that reads the keys of the span. If limit isn't 0, it reads at most that
+// many.
 func (sp span) find(limit int64) *pb.RangeRequest {
 	return &pb.RangeRequest{Key: sp.key, RangeEnd: sp.end, Limit: limit}
 }

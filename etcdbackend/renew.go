@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	maxReads     = 128 // most keys read in one transaction; the default limit of etcd servers
+	maxReads     = 128 // keys read in one transaction; the default limit of etcd servers
 	readsAtOnce  = 4   // concurrent transactions that read
 	writesAtOnce = 8   // concurrent writes, for the few holds of a batch that need one
 )
 
-// A batch is the state of one call of RenewBatch.
+// A batch is the state of one call to RenewBatch.
 type batch struct {
 	*session
 	ctx     context.Context
@@ -40,8 +40,8 @@ func (s *session) Renew(
 	return res, err
 }
 
-// RenewBatch reads the keys of the locks, and renews the leases of the requests' owners. Because of
-// the read, it also notices if the key of a hold was deleted although the lease still exists.
+// RenewBatch reads the keys of the locks, and renews the leases of the requests' owners. From the
+// keys, it also learns whether the key of a hold was deleted although the lease still exists.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {
@@ -184,9 +184,9 @@ func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 }
 
 // rewrite renews a hold that may need another lease. It writes the hold's key, and attaches it to a
-// new lease if the old one has another length. If the hold has a different number of permits than
-// the request, rewrite releases them. If the old lease has ended, rewrite finds out whether the
-// hold has also ended.
+// new lease if the old one has another length. If the request is for a different number of permits
+// than the hold has, rewrite releases the permits. If the old lease has ended, rewrite finds out
+// whether the hold has also ended.
 func (b *batch) rewrite(r int, a *attempt, key record) {
 	b.apart(func() {
 		held, _, err := transact(b.ctx, b.session, a, key, nil, itself,

@@ -20,7 +20,7 @@ import (
 )
 
 // A store sends requests to etcd. It uses the connection of the client, but not the client's own
-// KV, Lease and Watcher. While no server can be reached, these three repeat reads and grants for
+// KV, Lease and Watcher. While no server can be reached, these three retry reads and grants for
 // seconds, and wait for a connection without saying why there is none. They also use goroutines for
 // each lease that they renew, and for each key that they watch.
 type store struct {
@@ -29,10 +29,11 @@ type store struct {
 	watch   pb.WatchClient
 	options options
 
-	// floor is the shortest lease that the server has granted when a shorter one was asked for.
+	// floor is the shortest lease that the server grants, in seconds. It is 0 until the server has
+	// granted a longer lease than it was asked for.
 	floor atomic.Int64
 
-	// silences is the number of transactions in a row that had no answer in time.
+	// silences is the number of consecutive transactions that weren't answered in time.
 	silences atomic.Int32
 }
 
@@ -58,7 +59,7 @@ const (
 	spareTime = spareTTL * 9 * time.Second / 10
 )
 
-// send sends one request. The error that it returns has a kind.
+// send sends one request. If it returns an error, that is a [*backend.Error].
 func send[Req, Res any](
 	ctx context.Context, do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req,
 ) (Res, error) {
@@ -68,8 +69,8 @@ func send[Req, Res any](
 	over := false
 	res, err := do(cancelable, req, anyLength, grpc.Peer(&to), grpc.OnFinish(func(err error) {
 		// If a request was canceled or timed out, but not by ctx, the client assumes that the
-		// request wasn't carried out, and repeats it. Canceling the context of the request here
-		// prevents the repetition.
+		// request wasn't carried out, and retries it. Canceling the context of the request here
+		// prevents that.
 		if code := status.Code(err); code == codes.Canceled || code == codes.DeadlineExceeded {
 			over = hasEnded(ctx)
 			cancel()
@@ -86,8 +87,8 @@ func send[Req, Res any](
 }
 
 // anyLength allows an answer to be as long as all keys of a lock, as the client's own requests do
-// by default. A connection by itself accepts 4 MiB. With that limit, a semaphore with 30,000
-// holders could neither grant permits nor be force-released.
+// by default. gRPC's own default is 4 MiB. With that limit, a semaphore with 30,000 holders could
+// neither grant permits nor be force-released.
 var anyLength = grpc.MaxCallRecvMsgSize(math.MaxInt32)
 
 // hasEnded reports whether a context has ended. gRPC compares the deadline itself, and may do so a
@@ -99,7 +100,7 @@ func hasEnded(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// insist sends a request, and repeats it if a member doesn't answer within patience. So the request
+// insist sends a request, and retries it if a member doesn't answer within patience. So the request
 // must be idempotent. The etcd client sends each request to the next member, so a member that hangs
 // costs only that time. From the third request on, each request doubles the patience, since all
 // members may be slow.
@@ -247,10 +248,9 @@ func (st *store) reads(a *attempt) []*pb.RequestOp {
 	return append([]*pb.RequestOp{rangeOp(st.keyOf(a.id))}, a.look...)
 }
 
-// swap carries out ops if the hold's key still equals old. The zero record stands for a key that
-// doesn't exist. In that case only, the conditions in a.only must hold, too. If a condition doesn't
-// hold, swap changes nothing, and returns the present key. Otherwise it returns the answer to the
-// transaction.
+// swap carries out ops if the hold's key still equals old. If old is the zero record, the key must
+// not exist, and the conditions in a.only must hold, too. If a condition doesn't hold, swap changes
+// nothing, and returns the current key. Otherwise it returns the answer to the transaction.
 func (st *store) swap(
 	ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp,
 ) (done *pb.TxnResponse, now record, err error) {
@@ -276,9 +276,9 @@ func (st *store) swap(
 }
 
 // same returns the condition that a key hasn't changed since it was read or written. The revision
-// alone isn't enough. An etcd that has lost its data, or was restored from a snapshot, uses some
-// revisions a second time, so another owner's key may get the same one. So same also compares the
-// leases, whose ids are random.
+// alone isn't enough. An etcd that has lost its data, or was restored from a snapshot, reuses some
+// revisions, so another owner's key may have the same one. So same also compares the leases, whose
+// ids are random.
 func same(key []byte, old record) []*pb.Compare {
 	if old.free() {
 		return []*pb.Compare{unchanged(key, 0)}
@@ -289,7 +289,7 @@ func same(key []byte, old record) []*pb.Compare {
 	}}
 }
 
-// unchanged returns the condition that a key was last changed in revision rev or, if rev is 0, that
+// unchanged returns the condition that a key was last changed at revision rev or, if rev is 0, that
 // it doesn't exist.
 func unchanged(key []byte, rev int64) *pb.Compare {
 	return &pb.Compare{
@@ -359,7 +359,7 @@ func (st *store) remaining(ctx context.Context, lease int64) (left, granted int6
 // gone reports whether a request failed because its lease no longer exists.
 func gone(err error) bool { return is(err, rpctypes.ErrLeaseNotFound) }
 
-// is reports whether a request's error is the given error of etcd.
+// is reports whether a request's error is the given etcd error.
 func is(err, etcd error) bool {
 	kinded, ok := errors.AsType[*backend.Error](err)
 	return ok && errors.Is(rpctypes.Error(kinded.Err), etcd)

@@ -18,10 +18,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A watcher keeps all subscriptions of a session, on one watch stream. The client library would
-// restore a broken stream, but without reporting it. It also needs two goroutines for each watch.
+// A watcher keeps all subscriptions of a session, on one watch stream. The client library's own
+// watcher would restore a broken stream without reporting it. It also needs two goroutines for each
+// watch.
 //
-// Watches begin at the present revision. If they began in the past, a server would serve them from
+// Watches begin at the current revision. If they began in the past, a server would serve them from
 // a loop that runs ten times a second. Instead, subscribers are woken if they may have missed an
 // event while there was no stream.
 //
@@ -42,12 +43,12 @@ type watcher struct {
 	lastID   int64      // the id of the last watch; no id is used twice
 	subs     map[*subscription]struct{}
 	lines    map[string]*watchedLine // of the latest subscription, by lock name
-	watches  map[int64]*subscription // the watches requested on the present stream, by id
-	queue    []*pb.WatchRequest      // to send on the present stream
+	watches  map[int64]*subscription // the watches requested on the current stream, by id
+	queue    []*pb.WatchRequest      // to send on the current stream
 	asked    []int64                 // watches whose creation isn't answered yet, in order
 	heard    bool                    // a message has arrived since the last check
-	failures int                     // streams in a row on which no watch was confirmed
-	learners int                     // streams in a row that a learner has refused
+	failures int                     // consecutive streams on which no watch was confirmed
+	learners int                     // consecutive streams that learners have refused
 	failed   error                   // the last stream's error
 	pause    time.Time               // no new stream is opened before this time
 }
@@ -65,7 +66,7 @@ type subscription struct {
 	changed func(broken error) // nil if the subscriber doesn't need it
 
 	// Guarded by the watcher's mutex.
-	watch  int64 // the id of the watch on the present stream; 0: none
+	watch  int64 // the id of the watch on the current stream; 0: none
 	active bool  // the server has confirmed the watch
 	broken bool  // the subscriber was told that the subscription is broken
 	closed bool
@@ -108,9 +109,8 @@ type shared struct {
 }
 
 // Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called
-// when the key is deleted, even by the end of its lease. Each session that began to wait earlier
-// delays the call of Wake a little. If the lock is taken before the delay has passed, Wake isn't
-// called.
+// when the key is deleted, or expires with its lease. The call is delayed a little for each session
+// that began to wait earlier. If the lock is taken during that delay, Wake isn't called.
 //
 // For a read-write lock, the keys of readers and of notes are also watched. When a reader leaves,
 // Wake is called with that delay. When a write ends, Wake is called at once if a call of this
@@ -301,7 +301,7 @@ func (w *watcher) serve() (served bool, err error) {
 	for {
 		for _, req := range w.next() {
 			if stream.Send(req) != nil {
-				// The stream is broken. The call of w.receive will return the error.
+				// The stream is broken. The call to w.receive will return the error.
 				break
 			}
 		}
@@ -354,8 +354,8 @@ func (w *watcher) check(ctx context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-// alive is called at intervals. If no message has arrived since the last call, it asks the server
-// for a sign of life. If none has arrived since it asked, it returns false.
+// alive is called at intervals. If no message has arrived since the last call, it returns false.
+// Otherwise it asks the server for a sign of life, which should arrive before the next call.
 func (w *watcher) alive() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -432,9 +432,9 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 // changed handles events about a lock's keys. It returns the function that wakes the subscriber
 // now, or nil. The caller must hold w.mu.
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
-	// These are the revisions of the last events of three sorts, or 0. inTurn: the lock may have
-	// become free, but the sessions ahead come first. atOnce: the lock may have become free, and
-	// nobody needs to let others go first. taken: the lock was taken.
+	// Each of these is the revision of the last event of one type, or 0. inTurn: the lock may have
+	// become free, but the sessions ahead come first. atOnce: the lock may have become free, and no
+	// session needs to let others go first. taken: the lock was taken.
 	var inTurn, atOnce, taken int64
 	for i, e := range events {
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
@@ -508,8 +508,8 @@ func (sub *subscription) stopWaiting() {
 	}
 }
 
-// canceled handles the server's message that it refused or canceled a watch. The caller must hold
-// w.mu.
+// canceled handles a message saying that the server has refused or canceled a watch. The caller
+// must hold w.mu.
 func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(), err error) {
 	delete(w.watches, sub.watch)
 	sub.watch = 0
@@ -524,13 +524,13 @@ func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(
 		sub.answer <- refused
 	case !res.Created:
 		// The watch was too slow, and its next events were compacted. It begins again, at the
-		// present revision.
+		// current revision.
 		w.create(sub)
 		w.wakeRun()
 		return sub.tells(refused, nil), nil
 	default:
-		// The user is no longer permitted to watch. The next stream tries again. Until then waiters
-		// poll.
+		// The user is no longer permitted to watch. The next stream tries again. Until then,
+		// waiters poll.
 		return sub.wake, nil
 	}
 	return nil, nil
@@ -568,8 +568,8 @@ func reason(res *pb.WatchResponse) error {
 }
 
 // lost records that a stream has broken, and with it all watches. They are requested again on the
-// next stream. Calls of Subscribe that still wait for an answer get an error instead, unless a
-// learner refused the stream. The returned functions tell subscribers that their subscriptions
+// next stream. Calls to Subscribe that are still waiting for an answer get an error instead, unless
+// a learner refused the stream. The returned functions tell subscribers that their subscriptions
 // have broken.
 func (w *watcher) lost(err error, served bool) (tell []func()) {
 	w.mu.Lock()

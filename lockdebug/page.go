@@ -69,7 +69,7 @@ func newView(rep *report, q query) *view {
 	return v
 }
 
-// A rows value holds a table's rows, reduced to those that the page shows.
+// A rows value holds those rows of a table that the page shows.
 type rows[T row] struct {
 	*view
 	id      string // the section's id
@@ -84,8 +84,8 @@ func (r rows[T]) More() int { return r.Matched - len(r.Shown) }
 // every selects all rows of a table.
 func every[T any](T) bool { return true }
 
-// pick selects the rows of a table from the slice all, by calling the function which for each
-// element. It returns those of the selected rows that the page shows.
+// pick selects a table's rows from all, using the predicate which. It keeps only those that the
+// page shows.
 func pick[T row](
 	v *view, id string, all []T, most int, which func(T) bool, columns columns[T],
 ) rows[T] {

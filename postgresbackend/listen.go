@@ -232,7 +232,8 @@ func (s *session) askAgain(name string) {
 	}
 }
 
-// takeNotes writes those notes that are missing or outdated in the database.
+// takeNotes updates the database: it writes those of the notes that are missing or outdated, and
+// deletes those that are no longer needed.
 func (s *session) takeNotes(ctx context.Context, names ...string) error {
 	select {
 	case <-s.noting:
@@ -446,7 +447,7 @@ func (s *session) listen() {
 }
 
 // connect opens a listening connection. Each message that the connection receives is appended to
-// the slice to which heard points.
+// *heard.
 func (s *session) connect(ctx context.Context) (conn *pgx.Conn, heard *[]string, err error) {
 	pool := s.b.pool.Config()
 	config := pool.ConnConfig

@@ -46,19 +46,20 @@
 //
 // A fair lock is a plain lock with a list of its waiters, and two sorted sets with their times. A
 // script that frees the lock, or finds it free, gives it to the first waiter for a second, and
-// publishes that for the waiter's client. To keep the places of all its waiters, a client runs one
-// script per second. That script also returns the server's time, from which the client knows when
-// it got the lock. If the server's clock is set forward between that script and the grant, the
-// client may rely on the lock for too long. But the excess is never more than the time that the
-// message about the grant takes. With [WithReplicas], a client that was given a lock first asks the
-// server again, and waits for the replicas.
+// publishes a message for the waiter's client. To keep the places of all its waiters, a client runs
+// one script per second. That script also returns the server's time. With it, the client can tell
+// by its own clock when the server gave it the lock. If the server's clock is set forward between
+// that script and the grant, the client may rely on the lock for too long. But the excess is never
+// more than the time that the message about the grant takes. With [WithReplicas], a client that was
+// given a lock first asks the server again, and waits for the replicas.
 //
-// A semaphore is a key with the number of available permits, and a sorted set with an id and an end
-// for each acquired permit. The ends are compared with the server's clock, and the number of ids
-// decides whether a call gets permits. The key with the number stays when all permits are released,
-// since a Java program may use it. So the name belongs to the semaphore until the key is deleted.
-// If other data is a whole number, a step mistakes it for a semaphore, and overwrites it. A call
-// can acquire 10,000 permits at most, since the server can do nothing else during the call.
+// A semaphore is a key with the number of available permits, and a sorted set that stores for each
+// acquired permit its id and when it expires. These times are compared with the server's clock, and
+// the number of ids decides whether a call gets permits. The key with the number stays when all
+// permits are released, since a Java program may use it. So the name belongs to the semaphore until
+// the key is deleted. If other data is a whole number, a step mistakes it for a semaphore, and
+// overwrites it. A call can acquire 10,000 permits at most, since the server can do nothing else
+// during the call.
 //
 // For fair locks and semaphores, a name that is another name in braces, such as {orders}, is
 // refused, since both names would keep their line, or their ids, under the same key. Fenced locks
@@ -81,7 +82,7 @@
 // on a new master. If there must never be two owners, whatever fails, use a consensus store, such
 // as etcd.
 //
-// During a failover, attempts to lock, renewals and the last unlock fail, and are repeated. The
+// During a failover, attempts to lock, renewals and the last unlock fail, and are retried. The
 // failover must end within a lease (30 s by default). Otherwise the held locks are lost. A client
 // of [redis.NewFailoverClient] asks the sentinels for the master. If the new master doesn't know of
 // a release, the lock stays held there until its lease expires.
@@ -107,11 +108,11 @@
 //
 // # Many goroutines
 //
-// On one server, also behind Sentinel, the steps of many goroutines share round trips. The first
-// six steps are sent at once, each on a connection of its own. The steps that come while these are
-// under way are sent in one pipeline, when the first of the six is answered. If that takes longer
-// than about 50 ms, they are sent on another connection. The locks that one client holds are
-// renewed together, a hundred in each script. In a cluster, and with [WithReplicas],
+// On a single server, even behind Sentinel, the steps of many goroutines share round trips. The
+// first six steps are sent at once, each on a connection of its own. The steps that come while
+// these are under way are sent in one pipeline, when the first of the six is answered. If that
+// takes longer than about 50 ms, they are sent on another connection. The locks that one client
+// holds are renewed together, a hundred in each script. In a cluster, and with [WithReplicas],
 // [WithShardedPubSub] or [WithContextValues], every step is sent on its own.
 //
 // # Hooks
@@ -122,20 +123,20 @@
 // another error, that would count as a null reply of the server, which means that the lock was
 // acquired. A hook may change arguments that are strings. The last argument of a script is not a
 // string, and must stay as it is. It has a String method, and it records when go-redis sends it.
-// From that, the backend knows whether a failed step may have been carried out.
+// That tells the backend whether a failed step may have been carried out.
 //
 // # Servers that can't be reached
 //
 // go-redis dials five times before it returns an error, which takes about 0.4 s
-// (Options.DialerRetries). It also writes the error to its own logger, which package logging of
-// go-redis switches off. If a call waits for less than these 0.4 s, its error is "the store has not
-// answered".
+// (Options.DialerRetries). It also writes the error to its own logger, which can be silenced with
+// package logging of go-redis. If a call waits for less than these 0.4 s, its error is "the store
+// has not answered".
 //
 // # TLS
 //
 // With Options.TLSConfig, go-redis ignores contexts when it dials. As a result, it replaces a
 // broken connection for subscriptions twice in a row. Also, if a server doesn't answer, the client
-// notices that later, by one DialTimeout. An Options.Dialer that calls DialContext of a
+// notices that one DialTimeout later than usual. An Options.Dialer that calls DialContext of a
 // [crypto/tls.Dialer] avoids both.
 //
 // # On the wire
@@ -151,8 +152,8 @@
 // HGET, HKEYS, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING. With
 // permission for PUBSUB, an unlock also learns whether others wait. Scripts get the names of
 // channels as keys. So besides the lock names, the user needs the pattern redisson_lock__channel:*
-// among its keys, and also among its channels. The comments of the options say which other commands
-// they need. A [redis.ClusterClient] also needs CLUSTER SLOTS for itself.
+// among its keys, and also among its channels. If an option needs other commands, its documentation
+// lists them. A [redis.ClusterClient] also needs CLUSTER SLOTS for itself.
 //
 // Other kinds of lock need further permissions. {NAME} is written without braces if the name
 // already contains braces.
@@ -178,8 +179,8 @@
 // redisson_lock_queue:*, redisson_lock_timeout:* and distsync_fair_places:*, but no channels.
 // Without these permissions, such a call returns an error that says so.
 //
-// The scripts of fenced, read-write and fair locks, and of permits, read the time and then write.
-// That needs Redis 5 or later.
+// The scripts of fenced, read-write and fair locks, and of permits, read the time and then write,
+// which only Redis 5 or later allows.
 //
 // [docs/kubernetes.md]: https://github.com/seed951563bd/distsync/blob/main/docs/kubernetes.md
 package redisbackend

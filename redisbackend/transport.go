@@ -185,7 +185,8 @@ func (t *transport) pipeline(ctx context.Context, client redis.UniversalClient, 
 }
 
 // learn makes a ClusterClient reload its map of slots if a command got no answer, or went to the
-// wrong server. go-redis reloads the map by itself only when it repeats commands, or after minutes.
+// wrong server. By itself, go-redis reloads the map only when it retries commands and, by default,
+// once a minute.
 func (t *transport) learn(ctx context.Context, cmds ...*command) {
 	if t.cluster != nil && slices.ContainsFunc(cmds, (*command).astray) {
 		t.cluster.ReloadState(ctx)

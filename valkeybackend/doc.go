@@ -36,8 +36,9 @@
 // A lock's name is its key, so it must not be the key of other data. A step doesn't change other
 // data. It fails with [backend.ErrConflict] if the key is not a hash, or is a hash that has no
 // expiry and contains more than an owner and a count. If other data is a hash with an expiry, a
-// waiter takes it for a lock, and waits until it is gone. A forced unlock deletes only a key that
-// looks like a lock and expires. Names like lock:orders:42, or [WithPrefix], avoid all of that.
+// waiter mistakes it for a lock, and waits until it is gone. A forced unlock deletes only a key
+// that looks like a lock and expires. Names like lock:orders:42, or [WithPrefix], avoid all of
+// that.
 //
 // # Kinds of lock
 //
@@ -47,9 +48,9 @@
 //
 // A fair lock is a plain lock with a list of its waiters, and two sorted sets with their times. A
 // script that frees the lock, or finds it free, gives it to the first waiter for a second, and
-// sends a message to the waiter's client. A client keeps the places of all its waiters with one
-// script a second. That script also returns the server's time. With it, the client can tell by its
-// own clock when the server gave it the lock. If the server's clock is set forward between that
+// sends a message to the waiter's client. To keep the places of all its waiters, a client runs one
+// script per second. That script also returns the server's time. With it, the client can tell by
+// its own clock when the server gave it the lock. If the server's clock is set forward between that
 // script and the grant, the client may rely on the lock for too long. But the excess is never more
 // than the time that the message about the grant takes. With [WithReplicas], a client that was
 // given a lock first asks the server again, and waits for the replicas.
@@ -58,7 +59,7 @@
 // acquired permit its id and when it expires. These times are compared with the server's clock, and
 // the number of ids decides whether a call gets permits. The key with the number stays when all
 // permits are released, since a Java program may use it. So the name belongs to the semaphore until
-// the key is deleted. If other data is a whole number, a step takes it for a semaphore, and
+// the key is deleted. If other data is a whole number, a step mistakes it for a semaphore, and
 // overwrites it. A call can acquire 10,000 permits at most, since the server can do nothing else
 // during the call.
 //
@@ -83,7 +84,7 @@
 // on a new master. If there must never be two owners, whatever fails, use a consensus store, such
 // as etcd.
 //
-// During a failover, attempts to lock, renewals and the last unlock fail, and are repeated. The
+// During a failover, attempts to lock, renewals and the last unlock fail, and are retried. The
 // failover must end within a lease (30 s by default). Otherwise the held locks are lost. A client
 // with a Sentinel.MasterSet asks the sentinels for the master. If the new master doesn't know of a
 // release, the lock stays held there until its lease expires.
@@ -103,9 +104,9 @@
 // locks still exclude others meanwhile. With WithReplicas new locks can't be acquired in such a
 // slot either. Slots with few keys migrate within milliseconds.
 //
-// A cluster passes the message about a release on to all of its servers. With [WithShardedPubSub]
-// it stays on the lock's server. All clients must agree on that option. In a cluster of Valkey, or
-// of Redis 7 or later, Redisson from 3.22 on uses such messages by default.
+// A cluster forwards the message about a release to all of its servers. With [WithShardedPubSub] it
+// stays on the lock's server. All clients must agree on that option. In a cluster of Valkey, or of
+// Redis 7 or later, Redisson from 3.22 on uses such messages by default.
 //
 // # Many goroutines
 //
@@ -130,8 +131,8 @@
 // HGET, HKEYS, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, besides
 // those that valkey-go needs for itself. With permission for PUBSUB, an unlock also learns whether
 // others wait. Scripts get the names of channels as keys. So besides the lock names, the user needs
-// the pattern redisson_lock__channel:* twice, among its keys and among its channels. The comments
-// of the options say which other commands they need.
+// the pattern redisson_lock__channel:* twice, among its keys and among its channels. If an option
+// needs other commands, its documentation lists them.
 //
 // Other kinds of lock need further permissions. {NAME} is written without braces if the name
 // already contains braces.

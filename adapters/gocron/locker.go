@@ -37,9 +37,9 @@ var (
 )
 
 // A Locker is a [gocron.Locker], for [gocron.WithDistributedLocker] and
-// [gocron.WithDistributedJobLocker]. Of the replicas that share the client's store, one does a
-// given run of a job, and the others skip that run. The name of a job's lock is the job's name with
-// the prefix "gocron:". A Locker is safe for concurrent use, even by several schedulers.
+// [gocron.WithDistributedJobLocker]. Of the replicas that share the client's store, only one
+// executes each run of a job, and the others skip it. The name of a job's lock is the job's name
+// with the prefix "gocron:". A Locker is safe for concurrent use, even by several schedulers.
 type Locker struct {
 	client  *dlock.Client
 	atLeast time.Duration
@@ -253,7 +253,7 @@ func (l *Locker) task(name string, fn func(context.Context) error) func(context.
 	}
 }
 
-// begin returns the run that gocron began with a call of Lock, just before it executed the task. It
+// begin returns the run that gocron began by calling Lock, just before it executed the task. It
 // returns nil if gocron didn't call Lock.
 func (l *Locker) begin(key string) *run {
 	l.mu.Lock()

@@ -16,7 +16,7 @@ const mostShards = 1<<20 - 1
 const algorithm = 1
 
 // assign returns the seat of each shard. seats lists the taken seats, in ascending order. The
-// result depends only on the arguments, so that all members come to the same result.
+// result depends only on the arguments, so all members compute the same assignment.
 //
 // First the function split divides the shards among the seats from 0 to the last taken one. Then
 // the shards of empty seats are dealt to the taken seats, so that loads differ by one at most.

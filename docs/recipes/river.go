@@ -43,5 +43,5 @@ func (w *invoiceWorker) Work(ctx context.Context, job *river.Job[InvoiceArgs]) e
 	if !ran && err == nil {
 		return river.JobSnooze(10 * time.Second) // a snooze doesn't count as an attempt
 	}
-	return err // also if the store is down; River retries with backoff
+	return err // River retries with backoff, even if the store is down
 }

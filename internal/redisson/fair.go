@@ -259,17 +259,17 @@ type observation struct {
 // slower than ours.
 const drift = 100
 
-// since converts the time at, which is on the server's clock and comes from a message, to our
-// clock. That moment can be before or after the observation. The parameter heard is the time when
-// the client got the message. The result is never later than the actual moment, unless the server's
-// clock was set. since returns false if there is no observation. It also returns false if the time
-// in the message is so far after the observation that the server's clock must have been set: it
-// couldn't have advanced that much by the time the client got the message.
+// since converts a time on the server's clock, from a message, to our clock. That time can be
+// before or after the observation. The parameter heard is the time when the client got the message.
+// The result is never later than the actual moment, unless the server's clock was set. since
+// returns false if there is no observation. It also returns false if the time in the message is so
+// far after the observation that the server's clock must have been set: it couldn't have advanced
+// that much by the time the client got the message.
 //
-// If the server's clock was set back after the observation, the result is earlier than necessary.
-// If it was set forward by less than the delay of the observation plus that of the message, since
-// doesn't notice. Then the result can be later than the actual moment, but by no more than the
-// delay of the message.
+// If the server's clock was set back after the observation, the result is earlier than necessary. A
+// clock that was set forward goes unnoticed if the change is smaller than the delays of the
+// observation and the message together. Then the result can be later than the actual moment, but by
+// no more than the delay of the message.
 func (o observation) since(at, heard time.Time) (time.Time, bool) {
 	passed, most := at.Sub(o.at), heard.Sub(o.sent)
 	if o.at.IsZero() || passed > most+most/drift+time.Millisecond {

@@ -13,8 +13,8 @@ import (
 
 // A latch has the data of Redisson's RCountDownLatch: a string with the count, under the latch's
 // name, without an expiry. An open latch has no key. The scripts are ours, but they leave the same
-// data behind and publish the same messages. Redisson's commands and ours are in
-// docs/redisson-commands.md.
+// data behind and publish the same messages. docs/redisson-commands.md lists Redisson's commands
+// and ours.
 
 //go:embed latchset.lua
 var latchSetText string
@@ -68,7 +68,7 @@ func (s *session) Latch(
 	return parse(r, parseLatch)
 }
 
-// mayLatch returns an error if a step of a latch can't be carried out because of the latch's name,
+// mayLatch returns an error if a step on a latch can't be carried out because of the latch's name,
 // the context or the server.
 func (s *session) mayLatch(ctx context.Context, name string) error {
 	if s.Cluster {
@@ -85,7 +85,7 @@ func (s *session) mayLatch(ctx context.Context, name string) error {
 	return s.probe(ctx)
 }
 
-// parseLatch reads the reply to a step of a latch: whether the step set the count, and the count.
+// parseLatch reads the reply to a step on a latch: whether the step set the count, and the count.
 func parseLatch(reply any) (res backend.LatchResult, err error) {
 	words, _ := reply.([]any)
 	if len(words) != 2 {

@@ -12,15 +12,15 @@ import (
 // A read-write lock has the data of Redisson's RReadWriteLock, but uses our own scripts, since the
 // steps of package backend differ from Redisson's in these respects: a reader has a count of one,
 // even if it acquires the lock again; an expiry is never shortened while the owner still has a
-// hold; writers that wait leave notes; and the release of the write lock wakes waiting readers even
+// hold; waiting writers leave notes; and the release of the write lock wakes waiting readers even
 // if its owner still holds the read lock.
 //
 // If one of our scripts replies that it did nothing, the reply is reliable, unlike that of
 // Redisson's scripts, and no second script is needed. Such a reply can't come from a replica, since
-// a script that finds nothing to do runs a command that a replica refuses, before it replies. And
-// it can't be due to full memory, since a server whose memory is full still runs all scripts except
-// those that acquire. If a key isn't a read-write lock, the script returns the error for a key of
-// another type.
+// a script that finds nothing to do first runs a command that a replica refuses. And it can't be
+// due to full memory, since a server whose memory is full still runs all scripts except those that
+// acquire. If a key isn't a read-write lock, the script returns the error for a key of another
+// type.
 
 var (
 	//go:embed rw.lua
@@ -161,7 +161,7 @@ func RenewWrites(reqs []backend.RenewRequest) Call {
 	return Call{writeRenewScript, keys, args}
 }
 
-// ForceReleaseRead ends all read holds. If a writer holds the lock, it does nothing.
+// ForceReleaseRead ends all read holds. It has no effect while a writer holds the lock.
 // [ParseForceRelease] reads its reply.
 func (d Dialect) ForceReleaseRead(req backend.ForceReleaseRequest) Call {
 	return d.forceRW(req.Name, unlockMessage, reading)
@@ -205,8 +205,8 @@ func ParseGrant(reply any) (backend.AcquireResult, error) {
 	return backend.AcquireResult{}, unexpected("acquire", reply)
 }
 
-// ParseRenewals reads the reply to [RenewReads] or [RenewWrites], which tells for each of n
-// requests whether the lock is held.
+// ParseRenewals reads the reply to [RenewReads] or [RenewWrites], which says for each of n requests
+// whether the lock is held.
 func ParseRenewals(reply any, n int) ([]backend.RenewResult, error) {
 	replies, ok := reply.([]any)
 	if !ok || len(replies) != n {

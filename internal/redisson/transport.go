@@ -37,8 +37,8 @@ type Transport interface {
 	Masters(ctx context.Context) ([]string, error)
 	SendTo(ctx context.Context, master string, cmd Command) Reply
 
-	// Refresh updates the map that Node reads, so that later calls of Node are up to date. It is
-	// called while batches are under way.
+	// Refresh updates the map that Node reads, so that later calls to Node return current results.
+	// It is called while batches are under way.
 	Refresh(ctx context.Context)
 }
 
@@ -61,8 +61,8 @@ const (
 // script.
 func (c Call) bySHA() Command { return Command{EvalSHA, c.Script.SHA1, c.Keys, c.Args} }
 
-// byText returns the command that runs a script by its text. The server knows the script after
-// that.
+// byText returns the command that runs a script by its text. Afterwards, the server knows the
+// script.
 func (c Call) byText() Command { return Command{Eval, c.Script.Text, c.Keys, c.Args} }
 
 // ask returns a command that changes nothing. The first word after the verb is a key.

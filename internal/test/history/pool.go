@@ -132,7 +132,7 @@ func (p pool) String() string {
 // several reports whether several owners may hold a lock of this kind at a time.
 func several(k backend.Kind) bool { return k == backend.Read || k == backend.Permits }
 
-// limits records, in each call of a semaphore, the lowest and the highest limit that the semaphore
+// limits records, for each call on a semaphore, the lowest and the highest limit that the semaphore
 // may have had.
 func limits(ops []*op) {
 	type told struct{ least, most int }
@@ -159,7 +159,7 @@ func limits(ops []*op) {
 	}
 }
 
-// numbersOut records, for each call of a semaphore, the largest number of permits that the store
+// numbersOut records, for each call on a semaphore, the largest number of permits that the store
 // may have counted as taken during the call.
 func (e *evidence) numbersOut(ops []*op) {
 	for _, o := range ops {

@@ -170,9 +170,9 @@ func (s *sides) anyLent(o *op) bool {
 	return slices.ContainsFunc(s.read[:], func(r hold) bool { return r.lent && r.held(o) })
 }
 
-// strikeLent records that a Write of a client may have been ended by force, with the Reads that
-// share it. For each Read that may share a Write, it allows both outcomes: the Read ended, or it
-// continues.
+// strikeLent records that a Write of a client may have been ended by force, together with the Reads
+// that share it. For each Read that may share a Write, it allows both outcomes: the Read ended, or
+// it continues.
 func (s *sides) strikeLent(o *op) {
 	for user := range s.read {
 		if r := &s.read[user]; r.lent {

@@ -39,8 +39,8 @@ func (u *user) borrow(name string) {
 }
 
 // patience returns the options and the context for one call. A timer cancels the context after a
-// random time. As soon as the user has the permits, it must stop the timer with the returned
-// function in, which returns false if the timer has already fired.
+// random time. As soon as the user has the permits, it must stop the timer by calling in(), which
+// returns false if the timer has already fired.
 func (b *borrowing) patience() (
 	ctx context.Context, opts []dlock.AcquireOption, in func() bool, cancel context.CancelFunc,
 ) {

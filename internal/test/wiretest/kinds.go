@@ -19,8 +19,8 @@ var allKinds = []backend.Kind{
 	backend.Exclusive, backend.Fenced, backend.Read, backend.Write, backend.Permits,
 }
 
-// The keys and fields of the read-write lock "n", whose owners are Alice and Bob. In keys and
-// fields, the number at the end of an owner string has a leading zero.
+// These are the keys and fields of the read-write lock "n", with Alice and Bob as owners. In them,
+// the number at the end of an owner string has a leading zero.
 const (
 	lockChannel  = "redisson_lock__channel:{n}"
 	tokenKey     = "redisson_lock_token:{n}"

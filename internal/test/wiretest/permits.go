@@ -92,7 +92,7 @@ var permitsOnWire = []wired{
 		[]any{3, "n", permitsKey, permitsChannel}, ""},
 }
 
-// Permits checks that each step of a semaphore is one script, with the right keys, arguments and
+// Permits checks that each step on a semaphore is one script, with the right keys, arguments and
 // messages.
 func Permits(t *testing.T, p Package, server *testservers.Server) {
 	s, client := open(t, p.Server(t, server.Addr, Options{})), connect(t, server.Addr)
