@@ -100,9 +100,9 @@ func WithGoroutineOwners() Option {
 	}
 }
 
-// WithCallers makes the client record the file and line of each call that acquires or waits, for
-// [Client.Holds], [Client.Waits] and the debug page. These then show where a lock was acquired.
-// Recording takes about a microsecond per call. The default is off.
+// WithCallers makes the client record the file and line of each call that acquires a lock or waits
+// for one. [Client.Holds], [Client.Waits] and the debug page then show where that was. Recording
+// takes about a microsecond per call. The default is off.
 func WithCallers() Option {
 	return func(c *Client) error {
 		c.callers = new(callers)

@@ -201,8 +201,8 @@ func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 // steps is sent again in a separate statement.
 func inDoubt(err error) bool { return backend.KindOf(err) == backend.Unknown }
 
-// A statement is one of the statements of a transaction. The function in the field row is called
-// for each row of the answer.
+// A statement is one of the statements of a transaction. The function row is called for each row of
+// the answer.
 type statement struct {
 	sql  string
 	args []any
@@ -211,9 +211,9 @@ type statement struct {
 }
 
 // transact carries out statements in one transaction and one round trip. It calls begin before it
-// sends them, and again if it must send them a second time. On success, it calls the function
-// after. If that returns a function, transact runs the returned function in another goroutine. The
-// parameter after can be nil, too.
+// sends the statements, and again if it must send them a second time. On success, it calls the
+// function after, unless that is nil. If after returns a function, transact runs it in another
+// goroutine.
 func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func(), all []statement,
 	after func() func(context.Context, *pgxpool.Conn)) error {
 	if err := s.b.ready(ctx); err != nil {

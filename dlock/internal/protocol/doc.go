@@ -8,8 +8,8 @@ import "time"
 // An Instant is a time on the monotonic clock of a client.
 type Instant = time.Duration
 
-// driftShare sets the reserve that is kept of each lease, because clocks can differ in speed. The
-// reserve is 1/driftShare of the lease.
+// driftShare sets how much of each lease is kept in reserve, because clocks can differ in speed.
+// The reserve is 1/driftShare of the lease.
 const driftShare = 100
 
 // Promised returns how much of a granted lease can be relied on.

@@ -222,10 +222,9 @@ func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked ti
 	return lease, max(asked, lease)
 }
 
-// Given records that the store gave the claim to the first in line, with the given lease. The
-// parameter since is the time at which it did so. wanted is the time until which the call that was
-// first in line wants the claim. If that call has a fixed lease, the first renewal asks for the
-// time left until wanted.
+// Given records that the store gave the claim to the first in line, at the instant since and with
+// the given lease. wanted is the time until which the call that was first in line wants the claim.
+// If that call has a fixed lease, the first renewal asks for the time left until wanted.
 func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.Sent(since, lease)
 	p.deadline.Store(int64(min(since+Promised(lease), wanted)))
@@ -239,9 +238,9 @@ func (p *Promise) Keep(until, sent Instant) {
 	r.kept, r.sent = max(r.kept, until), max(r.sent, sent)
 }
 
-// Forgo undoes Keep. Because of Keep, the store might keep the claim for longer than the lease that
-// the next renewal asks for. That renewal can shorten it, so Forgo limits the promise to that
-// lease.
+// Forgo undoes Keep. Because of Keep, the claim's lease in the store might be longer than the lease
+// that the next renewal asks for. That renewal then shortens it, so Forgo limits the promise to the
+// shorter lease.
 func (p *Promise) Forgo(now Instant) {
 	if p.Stays() {
 		p.rare.kept = 0

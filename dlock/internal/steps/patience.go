@@ -35,8 +35,8 @@ type shared struct {
 	end      time.Time
 }
 
-// Context returns a context that ends when the Patience's time is over, or earlier by up to an
-// eighth of that time.
+// Context returns a context that ends after the time of the Patience, or up to an eighth of that
+// time earlier.
 func (p *Patience) Context() context.Context { return p.context() }
 
 func (p *Patience) context() *shared {
