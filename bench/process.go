@@ -166,7 +166,7 @@ func (p *process) finish() (measured, error) {
 func (p *process) end() {
 	p.stdin.Close()
 	io.Copy(io.Discard, p.out)
-	p.cmd.Wait() // ignore the exit status: the output tells how the trial ended
+	p.cmd.Wait() // ignore the exit status: the output shows how the trial ended
 	p.watch.Stop()
 }
 

@@ -224,7 +224,7 @@ func AtLeast(d time.Duration) AcquireOption {
 // lock, the call keeps the id of that hold, and the note is ignored.
 //
 // A note consists of 1 to 512 characters, which are ASCII letters, digits or any of -._~%&=+. The
-// results of [net/url.Values.Encode] have only these. With any other note, the call returns an
+// results of [net/url.Values.Encode] contain only these. With any other note, the call returns an
 // error. On a writing side, or for another kind of lock, the error wraps [errors.ErrUnsupported].
 // By default there is no note.
 func HolderNote(note string) AcquireOption {

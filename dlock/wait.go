@@ -204,9 +204,8 @@ func (a *acquisition) dequeue(s *state) {
 	}
 }
 
-// chooseLead chooses the lead. A call that becomes the lead tries at once, and is woken for that,
-// unless it is likely to be handed the lock, the store would refuse it, or this client lets others
-// have a turn.
+// chooseLead chooses the lead. A new lead is woken to try at once, unless it is likely to be handed
+// the lock, the store would refuse it, or this client lets others have a turn.
 func (q *queue) chooseLead(s *state) {
 	if q.placed || q.lead != nil && q.lead.committed() {
 		return
@@ -704,7 +703,7 @@ func (a *acquisition) leaveClosed() {
 }
 
 // quit removes a call from the queue for good, and returns err. But if the call was just handed a
-// hold, the call isn't removed, so that it takes the hold, and quit returns nil.
+// hold, quit leaves it in the queue to take that hold, and returns nil.
 func (a *acquisition) quit(err error) error {
 	s := a.client.lock()
 	defer a.client.unlock()

@@ -30,7 +30,7 @@ type line struct {
 	places []record // in order
 }
 
-// holder returns the record of the present hold, or the zero record if nobody holds the lock.
+// holder returns the record of the current hold, or the zero record if nobody holds the lock.
 // byPlace reports whether the holder is the first in line, and holds the lock by its place.
 func (at line) holder() (holder record, byPlace bool) {
 	if at.lock.free() && len(at.places) > 0 {

@@ -27,7 +27,7 @@ type watchedLine struct {
 	loaded bool
 	since  int64           // the watch began at this revision
 	missed []*mvccpb.Event // events before the first look
-	line                   // the present state
+	line                   // the current state
 	told   string          // the owner that was last reported as the holder
 }
 
@@ -150,7 +150,7 @@ func (l *watchedLine) happened(events []*mvccpb.Event, grants []backend.Grant) f
 	}
 }
 
-// grant adds a grant for the present holder, which has held the lock since revision rev. It adds
+// grant adds a grant for the current holder, which has held the lock since revision rev. It adds
 // none if the holder belongs to another session, or was reported before.
 func (l *watchedLine) grant(grants []backend.Grant, rev int64) []backend.Grant {
 	holder, byPlace := l.holder()

@@ -197,8 +197,8 @@ func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 	return results
 }
 
-// inDoubt reports whether a failed transaction may have been carried out. If it wasn't, each of its
-// steps is sent again in a separate statement.
+// inDoubt reports whether a failed transaction may have been carried out. If not, each of its steps
+// is sent again in a separate statement.
 func inDoubt(err error) bool { return backend.KindOf(err) == backend.Unknown }
 
 // A statement is one of the statements of a transaction. The function row is called for each row of

@@ -148,7 +148,7 @@ func (x *subscription) changed(at *store, broken error) {
 	}
 }
 
-// follow makes all subscriptions for a name listen at a store that refused an attempt, since the
+// follow makes all subscriptions for a name listen to a store that refused an attempt, since the
 // release there will free the lock.
 func (s *session) follow(name string, to *store) {
 	s.mu.Lock()

@@ -26,7 +26,8 @@ const (
 // A batch is the state of one call of RenewBatch.
 type batch struct {
 	*session
-	// reqs is a copy in which choose replaces the names and owners with those used in the store.
+	// reqs is a copy of the requests. choose replaces the names and owners in it with those used in
+	// the store.
 	reqs   []backend.RenewRequest
 	kinds  []*kind // the kind of each request
 	answer func(int, backend.RenewResult, error)

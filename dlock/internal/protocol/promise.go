@@ -29,7 +29,7 @@ type Promise struct {
 }
 
 type rare struct {
-	cut  Instant // renewals sent before this time don't prolong the promise
+	cut  Instant // renewals sent before this time don't extend the promise
 	kept Instant // the time until which the lock stays taken, even if it is released; 0 if none
 	sent Instant // when the last granted request was sent
 	// grant is the lease that the claim had when the store gave it to the first in line. It is 0
@@ -47,7 +47,8 @@ func (p *Promise) Want(lease time.Duration, renewed bool) { p.lease, p.renewed =
 // Renew records that the claim is renewed from now on.
 func (p *Promise) Renew() { p.renewed = true }
 
-// EndRenewal ends the renewal of a read, which then has a fixed lease. The store isn't told.
+// EndRenewal ends the renewal of a read, which then has a fixed lease. Nothing is sent to the
+// store.
 func (p *Promise) EndRenewal(now Instant) {
 	p.renewed = false
 	p.lease = p.Remaining(now)
@@ -97,7 +98,7 @@ func shorter(lease, other time.Duration) time.Duration {
 	return min(lease, other)
 }
 
-// Stray records that the store might have a grant that no party uses, for example because an
+// Stray records that the store might have made a grant that no party uses, for example because an
 // acquiring request was not answered.
 func (p *Promise) Stray() { p.counts = true }
 
@@ -108,8 +109,8 @@ func (p *Promise) StrayUntil(until Instant) {
 	p.horizon = max(p.horizon, until)
 }
 
-// Strays reports whether the store might have the claim, or a higher count of it, without the
-// client knowing.
+// Strays reports whether the store might hold the claim, or a higher count for it, without the
+// client's knowledge.
 func (p *Promise) Strays() bool { return p.counts }
 
 // Gone records that from now on the claim can't be relied on.
@@ -211,7 +212,7 @@ func (p *Promise) Reentry(now Instant, wanted time.Duration) (lease, asked time.
 
 // PartialRelease returns the lease that the claim has after a partial release, and the lease that
 // the release asks for. If the release ends the renewal of the claim, the lease is fixed from then
-// on, and renewals that were sent earlier don't prolong it.
+// on, and renewals that were sent earlier don't extend it.
 func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked time.Duration) {
 	lease, asked = p.lease, max(p.Remaining(now), p.Left(now))
 	if endsRenewal {
@@ -251,7 +252,7 @@ func (p *Promise) Forgo(now Instant) {
 // Stays reports whether the claim stays taken for a certain time even if its holder releases it.
 func (p *Promise) Stays() bool { return p.rare != nil && p.rare.kept > 0 }
 
-// Left returns how long the claim still stays taken because of Keep.
+// Left returns how much longer the claim stays taken because of Keep.
 func (p *Promise) Left(now Instant) time.Duration {
 	if p.rare == nil {
 		return 0
@@ -346,8 +347,8 @@ func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	return min(at-at%max(lease/16, 1), p.Until())
 }
 
-// answerPatience is how long after the end of a lease the client still waits for the store to
-// confirm the release of an unwanted claim.
+// answerPatience is how long the client waits for the store to confirm the release of an unwanted
+// claim, counted from the end of the lease.
 const answerPatience = time.Minute
 
 // TakenBack reports whether an unwanted claim is gone from the store, after a release. The

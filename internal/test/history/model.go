@@ -38,7 +38,7 @@ type hold struct {
 	end     time.Duration // earliest time at which the hold may expire
 	until   time.Duration // latest time at which it ends in the store
 	fixed   time.Duration // value of end once the count falls below renewed
-	// over reports whether the holder knows that the hold has ended. The store may still have it.
+	// over reports whether the holder knows that the hold has ended. The store may still keep it.
 	over   bool
 	shaken bool
 	lent   bool // whether the store may have recorded this Read as a Write

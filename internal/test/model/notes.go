@@ -13,9 +13,9 @@ import "fmt"
 // arrival. So if an attempt is late, the party seems to arrive later than it did. A hold or note
 // may end at any time, unless its owner is still renewing it.
 type Notes struct {
-	// Clients has a letter for each party of a client. R reads. T reads, but tries only once,
-	// outside the queue. W writes. D writes, and can also read during its write, and then go on
-	// reading after it.
+	// Clients lists the parties of each client, with one letter per party. R reads. T reads, but
+	// tries only once, outside the queue. W writes. D writes, and can also read during its write,
+	// and then go on reading after it.
 	Clients  [2]string
 	Unknowns uint8 // unanswered attempts and releases
 	Losses   uint8 // lost messages
