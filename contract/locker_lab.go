@@ -265,8 +265,8 @@ func (l *lab) look(name, owner string) backend.LookResult {
 func (l *lab) wantFree(name, when string) {
 	l.Helper()
 	if l.kind == backend.Fair {
-		// A late KeepPlaces can put a waiter that already has the lock back in line. The client
-		// removes that place at once.
+		// A late KeepPlaces can give a waiter that already holds the lock a place in line again.
+		// The client removes that place at once.
 		if !l.h.Virtual {
 			l.eventuallyFree(name)
 			return

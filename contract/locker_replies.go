@@ -193,7 +193,7 @@ func answerPastLease(l *lab) {
 	l.noError(l.give("a", "other:1"), "release")
 
 	// After the late answer, LockContext tries again with a new owner string. Requests that it sent
-	// before the answer came have the first owner string.
+	// before the answer came carry the first owner string.
 	open = make(chan struct{})
 	r = p.next(1, which{kind: acquireStep}, replyHangs(open))
 	before := p.count(which{kind: acquireStep})

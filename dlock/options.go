@@ -15,7 +15,7 @@ const DefaultLease = 30 * time.Second
 // Option configures a [Client].
 type Option func(*Client) error
 
-// WithLease sets the lease of elections, of [Client.Once], and of locks without [FixedLease] and
+// WithLease sets the lease of elections, of [Client.Once], and of locks without [FixedLease] or
 // [RenewedLease]. The lease is how long such a lock outlives a holder that crashes, and how long a
 // holder that is cut off from the store may rely on the lock. The lease is renewed each time a
 // third of it has passed. A lease of several seconds is usually right: it should span many round

@@ -425,8 +425,8 @@ func (s *session) ends(
 
 // firstTime is how long the first in line may hold the lock by its place. In that time it must
 // create the lock's key. Otherwise it counts as dead. Waiters count the time from when they first
-// saw that it holds the lock. The owner itself starts counting before it can hold the lock, so for
-// the owner the time is over earlier.
+// saw that it holds the lock. The owner itself starts counting before it can hold the lock, so its
+// time is up earlier.
 const firstTime = 3 * time.Second
 
 // passOver removes the place of the first in line if that owner counts as dead. dead reports
@@ -534,7 +534,7 @@ func (s *session) repair(
 }
 
 // mend repairs the places of a set. Afterwards each of the given owners has a place with the set's
-// lease, and no other owner does. It reports whether it found anything to repair.
+// lease, and no other owner has one. mend reports whether it found anything to repair.
 func (s *session) mend(
 	ctx context.Context, set *placeSet, l lease, owners []string, at line,
 ) (wrong bool, err error) {

@@ -26,7 +26,7 @@ func (s *Shard) Name() string { return s.name }
 // protected from a member that was paused for longer than its lease: see [dlock.Hold.Token].
 func (s *Shard) Token() uint64 { return s.token }
 
-// Finishing returns a context for finishing work that was begun before the context of the run
+// Finishing returns a context in which to finish work that was begun before the context of the run
 // ended. It ends with cause [ErrOverdue] when the run's grace is over, or with a [*dlock.Loss] when
 // the shard is lost: see [Grace].
 func (s *Shard) Finishing() context.Context { return s.finishing }

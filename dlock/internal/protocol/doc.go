@@ -1,6 +1,6 @@
 // Package protocol decides what a client of package dlock may conclude from the requests that it
 // sends to a store, and from the answers. It uses no goroutines, clocks, contexts, mutexes or I/O:
-// its callers pass the time. A test enforces that.
+// its callers tell it the time. A test enforces that.
 package protocol
 
 import "time"

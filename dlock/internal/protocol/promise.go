@@ -301,8 +301,8 @@ func (p *Promise) granted() time.Duration {
 // the first in line for longer than the call wanted.
 func (p *Promise) Outlives() bool { return !p.renewed && p.horizon > p.Until()+p.lease/10 }
 
-// EndsBefore reports whether p's claim ends earlier than the claim of the parameter other, if
-// neither is released. A renewed claim doesn't end.
+// EndsBefore reports whether p's claim ends earlier than other's claim, if neither is released. A
+// renewed claim doesn't end.
 func (p *Promise) EndsBefore(other *Promise) bool {
 	return !p.renewed && (other.renewed || p.Until() < other.Until())
 }
