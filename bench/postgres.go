@@ -296,8 +296,8 @@ func (l *advisoryLocker) Unlock() error {
 
 // leaseTable sends the same statements as package pglock. To acquire a lock, it takes a version
 // number from a sequence and stores it in the lock's row in a transaction. To release the lock, it
-// clears the number in another transaction. A client that finds the lock taken tries again after
-// the duration of a lease, and succeeds if the version is still the same.
+// clears the number in another transaction. A client that finds the lock taken tries again one
+// lease later, and succeeds if the version is still the same.
 type leaseTable struct {
 	barePostgres
 	lease time.Duration
@@ -404,7 +404,7 @@ func (l *postgresNoticeLocker) Unlock() error {
 	return err
 }
 
-// bareRows is the floor for renewals. It updates as many rows as there are locks in a batch.
+// bareRows is the baseline for renewals. It updates as many rows as there are locks in a batch.
 type bareRows struct{ barePostgres }
 
 func openBareRows(p place) (system, error) {

@@ -166,7 +166,7 @@ func (p *process) finish() (measured, error) {
 func (p *process) end() {
 	p.stdin.Close()
 	io.Copy(io.Discard, p.out)
-	p.cmd.Wait() // ignore the exit status: the output tells how the trial ended
+	p.cmd.Wait() // ignore the exit status: the output shows how the trial ended
 	p.watch.Stop()
 }
 
@@ -180,9 +180,8 @@ func (p *process) failure(err error) error {
 	return err
 }
 
-// perform runs each trial in its own process. Once all processes are ready, perform calls the
-// parameter around. The argument of that call is a function that starts the trials together, and
-// waits for their reports. So around can measure the run.
+// perform runs each trial in its own process. Once all processes are ready, it calls around with a
+// function that starts all trials and waits for their reports. So around can measure the run.
 func (l *lab) perform(trials []trial, around func(func() error) error) ([]measured, error) {
 	processes := make([]*process, len(trials))
 	reports := make([]measured, len(trials))

@@ -15,8 +15,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A lab is the environment of a case for a Locker. It is an env with a further session, which acts
-// as another process. The case uses that session to look at the store and to change it.
+// A lab is the environment of a case for a Locker. It is an env with another session, which acts as
+// another process. The case uses that session to look at the store and to change it.
 type lab struct {
 	*env
 	other backend.Session
@@ -27,7 +27,7 @@ func locker(run func(*lab)) func(*env) {
 	return func(e *env) { run(&lab{e, e.session()}) }
 }
 
-// A process is a client of the store, with a faultyBackend between the two.
+// A process is a client that uses the store through a faultyBackend.
 type process struct {
 	*dlock.Client
 	*faultyBackend
@@ -265,8 +265,8 @@ func (l *lab) look(name, owner string) backend.LookResult {
 func (l *lab) wantFree(name, when string) {
 	l.Helper()
 	if l.kind == backend.Fair {
-		// A late KeepPlaces can put a waiter that already has the lock back in line. The client
-		// removes that place at once.
+		// A late KeepPlaces can give a waiter that already holds the lock a place in line again.
+		// The client removes that place at once.
 		if !l.h.Virtual {
 			l.eventuallyFree(name)
 			return
@@ -292,7 +292,7 @@ func (l *lab) eventuallyFree(name string) {
 	l.eventually(name+" is free in the store", func() bool { return !l.look(name, "").Held })
 }
 
-// vanish deletes a lock from the store, as a failover or an operator does.
+// vanish deletes a lock from the store, as a failover or an operator might.
 func (l *lab) vanish(name string) {
 	l.Helper()
 	res, err := l.other.ForceRelease(l.ctx, backend.ForceReleaseRequest{Kind: l.kind, Name: name})
@@ -322,7 +322,7 @@ func (l *lab) take(name, owner string) {
 	}
 }
 
-// give releases the lock that take acquired for another process. It returns its error, instead of
+// give releases the lock that take acquired for another process. It returns the error, instead of
 // failing the test, because a fault might call it in another goroutine.
 func (l *lab) give(name, owner string) error {
 	res, err := l.other.Release(context.WithoutCancel(l.ctx), backend.ReleaseRequest{

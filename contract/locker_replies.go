@@ -193,7 +193,7 @@ func answerPastLease(l *lab) {
 	l.noError(l.give("a", "other:1"), "release")
 
 	// After the late answer, LockContext tries again with a new owner string. Requests that it sent
-	// before the answer came have the first owner string.
+	// before the answer came carry the first owner string.
 	open = make(chan struct{})
 	r = p.next(1, which{kind: acquireStep}, replyHangs(open))
 	before := p.count(which{kind: acquireStep})
@@ -216,8 +216,8 @@ func answerPastLease(l *lab) {
 		l.wantError(err, "the unlock", dlock.ErrLost) // on a busy machine the hold may be lost
 	}
 
-	// Here the store grants the lock after the lease has already ended for the client. The client
-	// must release the hold.
+	// Here the store grants the lock only after the lease has expired by the client's clock. The
+	// client must release the hold.
 	open = make(chan struct{})
 	r = p.next(1, which{kind: acquireStep, name: "b"}, hangs(open))
 	c = l.start("TryLock", func() error {

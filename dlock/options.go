@@ -15,7 +15,7 @@ const DefaultLease = 30 * time.Second
 // Option configures a [Client].
 type Option func(*Client) error
 
-// WithLease sets the lease of elections, of [Client.Once], and of locks without [FixedLease] and
+// WithLease sets the lease of elections, of [Client.Once], and of locks without [FixedLease] or
 // [RenewedLease]. The lease is how long such a lock outlives a holder that crashes, and how long a
 // holder that is cut off from the store may rely on the lock. The lease is renewed each time a
 // third of it has passed. A lease of several seconds is usually right: it should span many round
@@ -100,9 +100,9 @@ func WithGoroutineOwners() Option {
 	}
 }
 
-// WithCallers makes the client record the file and line of each call that acquires or waits, for
-// [Client.Holds], [Client.Waits] and the debug page. These then show where a lock was acquired.
-// Recording takes about a microsecond per call. The default is off.
+// WithCallers makes the client record the file and line of each call that acquires a lock or waits
+// for one. [Client.Holds], [Client.Waits] and the debug page then show where that was. Recording
+// takes about a microsecond per call. The default is off.
 func WithCallers() Option {
 	return func(c *Client) error {
 		c.callers = new(callers)
@@ -224,7 +224,7 @@ func AtLeast(d time.Duration) AcquireOption {
 // lock, the call keeps the id of that hold, and the note is ignored.
 //
 // A note consists of 1 to 512 characters, which are ASCII letters, digits or any of -._~%&=+. The
-// results of [net/url.Values.Encode] have only these. With any other note, the call returns an
+// results of [net/url.Values.Encode] contain only these. With any other note, the call returns an
 // error. On a writing side, or for another kind of lock, the error wraps [errors.ErrUnsupported].
 // By default there is no note.
 func HolderNote(note string) AcquireOption {

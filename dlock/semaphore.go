@@ -99,7 +99,7 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 // Name returns the semaphore's name.
 func (s *Semaphore) Name() string { return s.mustBeMade().name }
 
-// nobody is recorded as the party of all holds of permits, since their party plays no role. A
+// nobody, the zero Owner, is the party of every hold of permits. The party plays no role there: a
 // release finds its permits by the hold, not by the party.
 var nobody party = Owner{}
 

@@ -140,8 +140,8 @@ func (t *together) run(ctx context.Context, fn func(context.Context) error) (err
 	return err
 }
 
-// notHeldAgain turns errAgain into ErrNotHeld, as releaseWithin does. The hold had already been
-// released, so the caller has released more than it acquired.
+// notHeldAgain turns errAgain into ErrNotHeld, as releaseWithin does. errAgain means here that the
+// hold had already been released, so the caller has released more than it acquired.
 func (p *part) notHeldAgain() {
 	if p.err == errAgain {
 		p.err = ErrNotHeld

@@ -204,9 +204,8 @@ func (a *acquisition) dequeue(s *state) {
 	}
 }
 
-// chooseLead chooses the lead. A call that becomes the lead tries at once, and is woken for that,
-// unless it is likely to be handed the lock, the store would refuse it, or this client lets others
-// have a turn.
+// chooseLead chooses the lead. A new lead is woken to try at once, unless it is likely to be handed
+// the lock, the store would refuse it, or this client lets others have a turn.
 func (q *queue) chooseLead(s *state) {
 	if q.placed || q.lead != nil && q.lead.committed() {
 		return
@@ -248,10 +247,10 @@ func (a *acquisition) committed() bool {
 	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
-// firstIn returns the call that should be the lead. A parked call, whose Locker is locked, can't
-// be. If the first call of the queue is parked, the current lead stays, unless there is none or it
-// is parked too. In that case firstIn returns the first call that isn't parked, or nil if all calls
-// are.
+// firstIn returns the call that should be the lead, which is never a parked call (one whose Locker
+// is locked). If the first call of the queue is parked, the current lead stays, unless there is
+// none or it is parked too. Then firstIn returns the first call that isn't parked, or nil if all
+// calls are.
 func (q *queue) firstIn() *acquisition {
 	switch v := q.first.variable(); {
 	case !q.first.parked():
@@ -269,7 +268,7 @@ func (q *queue) firstIn() *acquisition {
 	return nil
 }
 
-// count updates the queue's counts when a joins the queue (n is 1) or leaves it (n is -1).
+// count updates the queue's counts when the call a joins the queue (n is 1) or leaves it (n is -1).
 func (q *queue) count(a *acquisition, n int) {
 	q.length += n
 	if a.partners {
@@ -496,8 +495,7 @@ func (a *acquisition) turn() move {
 		return a.wait()
 	}
 	// These flags are cleared before the attempt, never after it, so that any later event counts
-	// for the next attempt. A wake-up is stale if it is about a release that came before the
-	// current hold.
+	// for the next attempt. A wake-up for a release before the current hold is stale.
 	stale, woken := !a.fresh && a.expects(s), q.woken
 	a.fresh, q.woken = false, false
 	if stale {
@@ -629,8 +627,7 @@ func (a *acquisition) exclude() {
 }
 
 // nextAttempt returns the time of the lead's next look, unless something wakes the lead earlier.
-// The store has said that someone else holds the lock, and that this hold lasts for the time
-// remaining.
+// remaining is how much longer someone else holds the lock, according to the store.
 func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) instant {
 	now := s.now()
 	wait, jitter := longestPause(a.o.lease), longestJitter
@@ -648,7 +645,7 @@ func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) i
 	wait = max(wait, shortestWait)
 	at := now + wait + rand.N(min(wait/10, jitter)+1)
 	if q.again > 0 {
-		// the answer might predate a release after which this client let others go first
+		// since the answer, this client may have released the lock and let others go first
 		at = min(at, max(now, q.again))
 	}
 	return at
@@ -706,7 +703,7 @@ func (a *acquisition) leaveClosed() {
 }
 
 // quit removes a call from the queue for good, and returns err. But if the call was just handed a
-// hold, the call isn't removed, so that it takes the hold, and quit returns nil.
+// hold, quit leaves it in the queue to take that hold, and returns nil.
 func (a *acquisition) quit(err error) error {
 	s := a.client.lock()
 	defer a.client.unlock()

@@ -36,7 +36,7 @@
 // about two seconds. No step is carried out until then, so a lock with a lease below five seconds
 // may be lost.
 //
-// As with every lock on a lease, a process that was stopped for longer than its lease may act
+// As with every lock that has a lease, a process that was stopped for longer than its lease may act
 // before it notices. The guarded resource must tolerate such late requests, or refuse them.
 //
 // # Which etcd
@@ -140,15 +140,14 @@
 // second late. With its default election timeout, etcd has no lease shorter than 2 s. A new leader
 // restarts all leases, so each change of the leader can add a whole lease.
 //
-// If a process dies in line for a fair lock, its place ends after the time that a place lasts, and
-// up to two seconds more. If the place ends before its turn, it delays nobody. If the place is
-// still there at its turn, the waiters behind it, which look about once a second, pass it over
-// after three seconds. If a hold runs out, the first in line gets the lock when etcd deletes the
-// key.
+// If a process dies in line for a fair lock, its place ends when its time is over, or up to two
+// seconds later. If the place ends before its turn, it delays nobody. If the place is still there
+// at its turn, the waiters behind it, which look about once a second, pass it over after three
+// seconds. If a hold runs out, the first in line gets the lock when etcd deletes the key.
 //
 // # Turns
 //
-// The backend knows only to a second whether a writer or a reader came first, unless the reader's
+// The backend knows only to the second whether a writer or a reader came first, unless the reader's
 // client had already been told that the lock isn't free. If they came in the same second, the
 // writer goes first.
 //
@@ -177,7 +176,7 @@
 //
 // If no permits are acquired, a call takes one round trip, as for a lock. Otherwise the call looks
 // at all permits, and then sends a request that takes effect only if none were granted since. If
-// some were, the answer contains the present permits, and the call sends the request again. A call
+// some were, the answer contains the current permits, and the call sends the request again. A call
 // that finds too few permits asks for each of up to 16 holders how long its lease lasts. Counting
 // the permits that are left takes such a request for each holder, eight at a time.
 //
@@ -193,7 +192,7 @@
 // takes two more requests. etcd sends each waiting process a message for each waiter that comes or
 // leaves. To keep places, a client sends three requests a second for each name, however many of its
 // calls wait: a keep-alive, a look at the whole line, and a question about how much longer the
-// present hold lasts.
+// current hold lasts.
 //
 // With many waiting processes, six to eight requests are sent each time a lock that isn't fair
 // changes hands, however many processes wait. Four of the requests are writes. Each time, etcd

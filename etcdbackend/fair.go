@@ -21,7 +21,7 @@ import (
 //
 // The first in line stays the first as long as its place exists and the lock's key doesn't. While
 // it holds the lock by its place, restored places go behind it. The transaction that creates a
-// place checks that the lock hasn't changed since it was seen.
+// place checks that the lock hasn't changed since it was read.
 
 // A line is what a step knows about a lock and about the places in line for it.
 type line struct {
@@ -30,7 +30,7 @@ type line struct {
 	places []record // in order
 }
 
-// holder returns the record of the present hold, or the zero record if nobody holds the lock.
+// holder returns the record of the current hold, or the zero record if nobody holds the lock.
 // byPlace reports whether the holder is the first in line, and holds the lock by its place.
 func (at line) holder() (holder record, byPlace bool) {
 	if at.lock.free() && len(at.places) > 0 {
@@ -56,9 +56,9 @@ type position struct {
 
 func (r record) position() position { return position{r.created, r.front} }
 
-// inOrder sorts places. An owner that has come back goes before all owners that were in line when
-// it came back. Owners that came back together keep their order. None of them goes before an owner
-// that held the lock by its place at that time.
+// inOrder sorts places. An owner whose place was restored goes before all owners that were in line
+// at that time. Owners whose places were restored together keep their order. But an owner that held
+// the lock by its place at that time stays the first.
 func inOrder(places []record) {
 	slices.SortFunc(places, func(a, b record) int {
 		switch {
@@ -102,8 +102,8 @@ func (s *session) line(id holdID, res *pb.TxnResponse) (at line, err error) {
 	return at, err
 }
 
-// lookAtLine finds out which owner holds a lock, and which are in line. If the user has permission
-// only for the lock's own key, lookAtLine reads only that key.
+// lookAtLine finds out which owner holds a lock, and which owners are in line. If the user has
+// permission only for the lock's own key, lookAtLine reads only that key.
 func (s *session) lookAtLine(ctx context.Context, a *attempt) (line, error) {
 	if a.fair || !s.alone.has(a.id.name) {
 		res, err := s.store.look(ctx, a.ttl, rangeOp(s.store.key(a.id.name)),
@@ -135,8 +135,8 @@ func (s *session) foundLine(ctx context.Context, a *attempt, key record) (line, 
 }
 
 // takes returns the change that writes the lock's key. If there is no such key yet, the change has
-// a condition: if the first in line holds the lock by its place, it must still do so, and otherwise
-// the line must be empty.
+// a condition. If the first in line holds the lock by its place, that place must not have changed.
+// Otherwise the line must be empty.
 func (s *session) takes(a *attempt, at line, next record) *change {
 	c := &change{old: at.lock, next: next, only: a.only}
 	switch holder, byPlace := at.holder(); {
@@ -200,15 +200,14 @@ func (s *session) takePlace(
 	if found, err = s.line(a.id, res); err != nil {
 		return false, at, err
 	}
-	// a request without an answer may have put the place there
+	// an unanswered request may have put the place there
 	return found.place(owner).lease == l.id, found, nil
 }
 
-// stillHeld returns the condition that another owner holds a lock. If there is a line, the
-// condition is that the line's last place exists, since that is least likely to be gone. Otherwise
-// it is that the lock's key hasn't changed. If the condition fails, takePlace still puts the owner
-// in line, provided that there is any place. But that is slower, since the answer then contains all
-// places.
+// stillHeld returns a condition that is true only while another owner holds the lock: the last
+// place in line hasn't changed or, if there is no line, the lock's key hasn't. The last place is
+// the least likely to be gone. If the condition fails, takePlace still puts the owner in line,
+// provided that there is any place. But that is slower, since the answer then contains all places.
 func (s *session) stillHeld(name string, at line) []*pb.Compare {
 	if n := len(at.places); n > 0 {
 		last := at.places[n-1]
@@ -426,12 +425,12 @@ func (s *session) ends(
 
 // firstTime is how long the first in line may hold the lock by its place. In that time it must
 // create the lock's key. Otherwise it counts as dead. Waiters count the time from when they first
-// saw that it holds the lock. The owner itself starts counting before it can hold the lock, so for
-// the owner the time is over earlier.
+// saw that it holds the lock. The owner itself starts counting before it can hold the lock, so its
+// time is up earlier.
 const firstTime = 3 * time.Second
 
 // passOver removes the place of the first in line if that owner counts as dead. dead reports
-// whether the owner counts as dead.
+// whether it does.
 func (s *session) passOver(ctx context.Context, name string, at line) (dead bool, err error) {
 	holder, byPlace := at.holder()
 	if !byPlace || s.places.timeLeft(name, holder) > 0 {
@@ -535,7 +534,7 @@ func (s *session) repair(
 }
 
 // mend repairs the places of a set. Afterwards each of the given owners has a place with the set's
-// lease, and no other owner does. It reports whether it found anything to repair.
+// lease, and no other owner has one. mend reports whether it found anything to repair.
 func (s *session) mend(
 	ctx context.Context, set *placeSet, l lease, owners []string, at line,
 ) (wrong bool, err error) {

@@ -27,7 +27,8 @@ type kind struct {
 	watch func(*session, *subscription, backend.SubscribeRequest)
 }
 
-// A step carries out a request. Its attempt is one that [kind.attempt] returned for the request.
+// A step carries out a request. Its attempt is the one that [kind.attempt] returned for that
+// request.
 type step[Req, Res any] func(*session, context.Context, *attempt, Req) (Res, error)
 
 // traits are what else differs between kinds.

@@ -15,7 +15,7 @@ import (
 // Each holder of permits has its own key, separate from the lock's key. The holder's key stores the
 // number of its permits, and the semaphore's limit. A step that wants permits first counts the
 // acquired ones, or assumes that there are none. It then sends a transaction that takes effect only
-// if no key was created or changed since. If one was, the answer contains the present keys.
+// if no key has been created or changed since then. Otherwise the answer contains the current keys.
 
 // A stock is a step's knowledge of a semaphore.
 type stock struct {
@@ -206,8 +206,8 @@ func (p *permits) told() {
 	}
 }
 
-// whole releases all permits of an owner unless it holds exactly as many as the given number. It
-// returns the owner's key as it is afterwards.
+// whole releases all permits of an owner, unless the owner holds exactly the given number. It
+// returns the owner's key in its new state.
 func (s *session) whole(ctx context.Context, a *attempt, key record, permits int) (record, error) {
 	done, now, err := transact(ctx, s, a, key, nil, itself, func(now *record) (*change, error) {
 		if key = *now; key.free() || key.count == permits {

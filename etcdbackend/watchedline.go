@@ -11,9 +11,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A watchedLine is a subscription's knowledge of a fair lock, from a look and all events since. So
-// a waiting call of this client knows that it holds the lock as soon as the event that freed the
-// lock arrives.
+// A watchedLine is what a subscription knows about a fair lock, from one look and all later events.
+// With it, a waiting call of this client knows that it holds the lock as soon as the event arrives
+// that freed the lock.
 type watchedLine struct {
 	session *session
 	name    string
@@ -27,12 +27,12 @@ type watchedLine struct {
 	loaded bool
 	since  int64           // the watch began at this revision
 	missed []*mvccpb.Event // events before the first look
-	line                   // the present state
+	line                   // the current state
 	told   string          // the owner that was last reported as the holder
 }
 
 // watchLine makes a subscription watch the lock's key and all places. Once the server has confirmed
-// that, the session looks at these keys.
+// the watch, the session looks at these keys.
 func (s *session) watchLine(sub *subscription, req backend.SubscribeRequest) {
 	sub.line = &watchedLine{
 		session: s, name: req.Name, key: sub.key, keys: s.store.keysOf(req.Name, lineRole),
@@ -70,7 +70,7 @@ func (s *session) lookAtWatched(ctx context.Context, sub *subscription) {
 	}
 }
 
-// line returns the state of a fair lock without a request, if it is known.
+// line returns the state of a fair lock, if it is known without a request.
 func (w *watcher) line(name string) (at line, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,8 +81,8 @@ func (w *watcher) line(name string) (at line, known bool) {
 	return line{rev: l.rev, lock: l.lock, places: slices.Clone(l.places)}, true
 }
 
-// begin records that a watch is active from a revision on. The state known so far may be out of
-// date, so begin starts a look.
+// begin records that a watch began at revision rev. The state known so far may be out of date, so
+// begin starts a look.
 func (l *watchedLine) begin(rev int64) {
 	l.loaded, l.since, l.missed, l.told = false, rev, nil, ""
 	l.load()
@@ -150,7 +150,7 @@ func (l *watchedLine) happened(events []*mvccpb.Event, grants []backend.Grant) f
 	}
 }
 
-// grant adds a grant for the present holder, which has held the lock since revision rev. It adds
+// grant adds a grant for the current holder, which has held the lock since revision rev. It adds
 // none if the holder belongs to another session, or was reported before.
 func (l *watchedLine) grant(grants []backend.Grant, rev int64) []backend.Grant {
 	holder, byPlace := l.holder()

@@ -29,7 +29,7 @@ type config struct {
 // WithMeterProvider sets the meter provider. The default is the global one, even if the program
 // sets it only after New. The program should set the global provider before it uses the first lock.
 // Otherwise the numbers of holds and waits are too low from then on: a hold or wait that began
-// earlier wasn't added to its number, but is subtracted when it ends.
+// earlier wasn't counted, but is subtracted when it ends.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) error {
 		if p == nil {
@@ -55,8 +55,8 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 
 // WithNameLabel adds the attribute distsync.name to measurements. Its value is what the function
 // label returns for the lock's name. If that is empty, the attribute is left out. By default only
-// spans have names, because each value creates another time series for every metric, and there may
-// be any number of names. So label should return one of a few values, such as "order" for
+// spans contain the name, because each value creates another time series for every metric, and
+// there may be any number of names. So label should return one of a few values, such as "order" for
 // "order:42". It is called for each event, concurrently. It must always return the same label for
 // the same name, and must not block.
 func WithNameLabel(label func(name string) string) Option {
@@ -98,7 +98,7 @@ func New(opts ...Option) (*dlock.Trace, error) {
 			return s.acquireStart(ctx, e)
 		},
 		AcquireDone: func(ctx context.Context, e dlock.AcquireDone) {
-			m.acquireDone(ctx, e) // before the span ends, so that it can become an exemplar
+			m.acquireDone(ctx, e) // before the span ends, so that an exemplar can refer to it
 			s.acquireDone(ctx, e)
 		},
 		ReleaseDone: m.releaseDone,

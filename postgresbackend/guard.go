@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrLost means that a transaction isn't guarded, because the database doesn't have the hold. Its
-// lease expired, it was released by its holder or by force, or the transaction began before the
+// ErrLost means that a transaction isn't guarded, because the hold isn't in the database. Its lease
+// expired, it was released by its holder or by force, or the transaction began before the
 // acquisition and can't see it.
 var ErrLost = errors.New("the lock isn't held")
 

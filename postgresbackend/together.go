@@ -197,12 +197,12 @@ func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 	return results
 }
 
-// inDoubt reports whether a failed transaction may have been carried out. If it wasn't, each of its
-// steps is sent again in a separate statement.
+// inDoubt reports whether a failed transaction may have been carried out. If not, each of its steps
+// is sent again in a separate statement.
 func inDoubt(err error) bool { return backend.KindOf(err) == backend.Unknown }
 
-// A statement is one of the statements of a transaction. The function in the field row is called
-// for each row of the answer.
+// A statement is one of the statements of a transaction. The function row is called for each row of
+// the answer.
 type statement struct {
 	sql  string
 	args []any
@@ -211,9 +211,9 @@ type statement struct {
 }
 
 // transact carries out statements in one transaction and one round trip. It calls begin before it
-// sends them, and again if it must send them a second time. On success, it calls the function
-// after. If that returns a function, transact runs the returned function in another goroutine. The
-// parameter after can be nil, too.
+// sends the statements, and again if it must send them a second time. On success, it calls the
+// function after, unless that is nil. If after returns a function, transact runs it in another
+// goroutine.
 func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func(), all []statement,
 	after func() func(context.Context, *pgxpool.Conn)) error {
 	if err := s.b.ready(ctx); err != nil {
@@ -301,10 +301,10 @@ func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseReques
 	})
 }
 
-// batch carries out n requests. Those that can share a transaction are also given as steps, and
-// at[k] is the index of the request that steps[k] stands for. If there are several steps, batch
-// carries them out in one transaction, and calls done with the result of each. Then it calls done
-// with nil for each request that needs a separate statement.
+// batch carries out n requests. There is a step for each of those that can share a transaction, and
+// at[k] is the index of the request of steps[k]. If there are several steps, batch carries them out
+// in one transaction, and calls done with the result of each. Then it calls done with nil for each
+// request that needs a separate statement.
 func (s *session) batch(
 	ctx context.Context, steps []*step, at []int, n int, done func(i int, r *result),
 ) {

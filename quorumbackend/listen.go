@@ -8,7 +8,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A subscription listens at the store that is asked first about the subscription's lock. If another
+// A subscription listens to the store that is asked first for the subscription's lock. If another
 // store becomes the first, the subscription moves there. The session's mutex guards its fields.
 type subscription struct {
 	s      *session
@@ -40,7 +40,7 @@ func (s *session) Subscribe(
 	order := s.order(req.Name)
 	for i, st := range order {
 		patience := subscribePatience * s.patience(st)
-		if i == len(order)-1 { // wait longer for the last, but not forever: other stores can return
+		if i == len(order)-1 { // wait longer for the last one, but not forever: others may recover
 			patience = max(patience, longestPause)
 		}
 		sub, err := x.subscribe(ctx, st, patience)
@@ -67,7 +67,7 @@ func (s *session) Subscribe(
 
 var errClosed = errors.New("the session is closed")
 
-// subscribe subscribes at a store. It gives up after the given time. If the subscription becomes
+// subscribe subscribes to a store. It gives up after the given time. If the subscription becomes
 // active later, it is closed.
 func (x *subscription) subscribe(
 	ctx context.Context, st *store, patience time.Duration,
@@ -135,7 +135,7 @@ func (x *subscription) wake() {
 	x.req.Wake(0)
 }
 
-// changed is called when a subscription at a store breaks or is active again.
+// changed is called when a subscription to a store breaks or is active again.
 func (x *subscription) changed(at *store, broken error) {
 	x.s.mu.Lock()
 	current := x.at == at && !x.closed
@@ -148,7 +148,7 @@ func (x *subscription) changed(at *store, broken error) {
 	}
 }
 
-// follow makes all subscriptions for a name listen at a store that refused an attempt, since the
+// follow makes all subscriptions for a name listen to a store that refused an attempt, since the
 // release there will free the lock.
 func (s *session) follow(name string, to *store) {
 	s.mu.Lock()

@@ -109,9 +109,8 @@ func (s *holding) explained(c *dlock.Client, err error) error {
 	return fmt.Errorf("%w: %s has it", err, printable(info.Holders[0].ID))
 }
 
-// interruptible makes the first signal cancel a context, with the given cancel function. This lasts
-// until the returned function end is called. After that, a signal doesn't cancel the context. end
-// can be called more than once.
+// interruptible makes the first signal cancel a context by calling interrupt. Once the returned
+// function end has been called, signals no longer do that. end can be called more than once.
 func (s *holding) interruptible(interrupt context.CancelCauseFunc) (end func()) {
 	over, idle := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -134,8 +133,8 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// leaveNothing waits until the store has no trace of a failed acquisition: no lock of this client
-// and no place in line. An attempt without an answer may have succeeded after all, and the client
+// leaveNothing waits until nothing of a failed acquisition is left in the store: no lock of this
+// client, and no place in line. An unanswered attempt may have succeeded after all, and the client
 // cleans up in the background until it is closed. leaveNothing gives up after the store timeout or
 // at another signal.
 func (s *holding) leaveNothing(c *dlock.Client) {
@@ -203,7 +202,7 @@ func (s *holding) release(ctx context.Context) error {
 }
 
 // finish returns err for the program to print. If the output is JSON, finish reports err as an
-// event instead, and the returned error has only the exit status.
+// event instead, and returns an error that carries only the exit status.
 func (s *holding) finish(err error) error {
 	if text := message(err); text != "" && s.taker.json {
 		s.tell("failed", func(p *progress) { p.Error = text })

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// Numbered returns the names of n shards, "0", "1" and so on. Members with different n, as in a
-// deploy, agree on the shards that they all know.
+// Numbered returns the names of n shards, "0", "1" and so on. Members with different n, for example
+// during a deploy, agree on the shards that they all know.
 func Numbered(n int) []string {
 	names := make([]string, max(n, 0))
 	for i := range names {
@@ -43,8 +43,8 @@ func newList(names []string) list {
 	return list{digest: base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])}
 }
 
-// knows reports whether a member with the list l certainly knows a shard that is in another
-// member's list, the parameter other.
+// knows reports whether a member with the list l certainly knows a shard of a member with the list
+// other.
 func (l list) knows(shard string, other list) bool {
 	if l.digest != other.digest || l.numbered == 0 {
 		return l.digest == other.digest
@@ -54,10 +54,10 @@ func (l list) knows(shard string, other list) bool {
 }
 
 // wanted maps each shard to the member that should run it. The parameter mine is the list of the
-// member that calls wanted, seats are the taken seats, and taken maps them to their members. A
-// shard is for the member on its seat, or for another one if that member has too many (see bound).
-// If the chosen member doesn't certainly know the shard, a deputy that knows it runs it. Members
-// whose lists agree come to the same result.
+// member that calls wanted, seats are the taken seats, and taken maps each of them to its member. A
+// shard goes to the member on its seat or, if that member has too many, to another (see bound). If
+// the chosen member doesn't certainly know the shard, a deputy that knows it runs it. Members whose
+// lists agree get the same result.
 func wanted(names []string, mine list, seats []int, taken map[int]*member) map[string]*member {
 	all := make(map[string]*member, len(names))
 	if len(seats) == 0 {

@@ -26,14 +26,14 @@ func (s *Shard) Name() string { return s.name }
 // protected from a member that was paused for longer than its lease: see [dlock.Hold.Token].
 func (s *Shard) Token() uint64 { return s.token }
 
-// Finishing returns a context for finishing work that was begun before the context of the run
+// Finishing returns a context in which to finish work that was begun before the context of the run
 // ended. It ends with cause [ErrOverdue] when the run's grace is over, or with a [*dlock.Loss] when
 // the shard is lost: see [Grace].
 func (s *Shard) Finishing() context.Context { return s.finishing }
 
 // Times between attempts.
 const (
-	restartPause = time.Second // the pause before a run that returned early is restarted
+	restartPause = time.Second // how long to wait before restarting a run that returned early
 	firstPause   = 50 * time.Millisecond
 	longestPause = 5 * time.Second
 )
@@ -184,7 +184,7 @@ type returned struct{ err error }
 
 func (r *returned) Error() string { return r.err.Error() }
 
-// call runs fn in a separate goroutine, so that it counts as a return if fn ends that goroutine.
+// call runs fn in a separate goroutine. If fn ends that goroutine, that counts as a return.
 func (r *run) call(held context.Context) error {
 	token, _ := dlock.Token(held)
 	ctx := newRunContext(held, r.values)
@@ -246,9 +246,9 @@ func (r *run) call(held context.Context) error {
 	return &returned{err}
 }
 
-// finish waits until a run has returned. If the run must end before that, finish tells it to
-// return, and calls overdue if it doesn't return within its grace. finish returns the time at which
-// it told the run to return, or the zero time.
+// finish waits until a run has returned. If the run must end early, finish tells it to return, and
+// calls overdue if the run doesn't return within its grace. finish returns the time at which it
+// told the run to return, or the zero time if it didn't.
 func (r *run) finish(
 	ctx, finishing *runContext, done <-chan struct{}, overdue func(told time.Time),
 ) (told time.Time) {

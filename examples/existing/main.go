@@ -10,8 +10,8 @@
 //     keeps this queue waiting, but can't Signal it.
 //   - The items are in this process's memory. A distributed lock guards data that several processes
 //     share, such as a file or a row of a database. The lock itself shares nothing.
-//   - Lock returns no error and Unlock has no way to say that the lock was lost meanwhile. dlock
-//     logs that. Code that can be changed should call Do, whose context ends with the lock.
+//   - Lock returns no error, and Unlock can't report that the lock was lost in the meantime. dlock
+//     logs the loss. Code that can be changed should call Do, whose context ends with the lock.
 package main
 
 import (

@@ -26,7 +26,8 @@ const (
 // A batch is the state of one call of RenewBatch.
 type batch struct {
 	*session
-	// reqs is a copy in which choose replaces the names and owners with those used in the store.
+	// reqs is a copy of the requests. choose replaces the names and owners in it with those used in
+	// the store.
 	reqs   []backend.RenewRequest
 	kinds  []*kind // the kind of each request
 	answer func(int, backend.RenewResult, error)
@@ -155,10 +156,9 @@ func (b *batch) pick(group []int) []backend.RenewRequest {
 // requests, which must be sent one at a time. If there was no reply, it answers all requests with
 // the error.
 //
-// If the reply says that a hold was renewed, that is reliable. If it says that a hold wasn't
-// renewed, that can be wrong: a proxy sends the whole script to the server that stores the first
-// name, even if other names are stored elsewhere. An error reply concerns only one of the names,
-// and doesn't say which.
+// A reply that a hold was renewed is reliable. A reply that a hold wasn't renewed can be wrong: a
+// proxy sends the whole script to the server that stores the first name, even if other names are
+// stored elsewhere. An error reply concerns only one of the names, and doesn't say which.
 func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
 	results, odd := ParseRenewals(r.Value, len(group))
 	for i, request := range group {

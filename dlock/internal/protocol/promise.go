@@ -29,7 +29,7 @@ type Promise struct {
 }
 
 type rare struct {
-	cut  Instant // renewals sent before this time don't prolong the promise
+	cut  Instant // renewals sent before this time don't extend the promise
 	kept Instant // the time until which the lock stays taken, even if it is released; 0 if none
 	sent Instant // when the last granted request was sent
 	// grant is the lease that the claim had when the store gave it to the first in line. It is 0
@@ -47,7 +47,8 @@ func (p *Promise) Want(lease time.Duration, renewed bool) { p.lease, p.renewed =
 // Renew records that the claim is renewed from now on.
 func (p *Promise) Renew() { p.renewed = true }
 
-// EndRenewal ends the renewal of a read, which then has a fixed lease. The store isn't told.
+// EndRenewal ends the renewal of a read, which then has a fixed lease. Nothing is sent to the
+// store.
 func (p *Promise) EndRenewal(now Instant) {
 	p.renewed = false
 	p.lease = p.Remaining(now)
@@ -97,7 +98,7 @@ func shorter(lease, other time.Duration) time.Duration {
 	return min(lease, other)
 }
 
-// Stray records that the store might have a grant that no party uses, for example because an
+// Stray records that the store might have made a grant that no party uses, for example because an
 // acquiring request was not answered.
 func (p *Promise) Stray() { p.counts = true }
 
@@ -108,8 +109,8 @@ func (p *Promise) StrayUntil(until Instant) {
 	p.horizon = max(p.horizon, until)
 }
 
-// Strays reports whether the store might have the claim, or a higher count of it, without the
-// client knowing.
+// Strays reports whether the store might hold the claim, or a higher count for it, without the
+// client's knowledge.
 func (p *Promise) Strays() bool { return p.counts }
 
 // Gone records that from now on the claim can't be relied on.
@@ -211,7 +212,7 @@ func (p *Promise) Reentry(now Instant, wanted time.Duration) (lease, asked time.
 
 // PartialRelease returns the lease that the claim has after a partial release, and the lease that
 // the release asks for. If the release ends the renewal of the claim, the lease is fixed from then
-// on, and renewals that were sent earlier don't prolong it.
+// on, and renewals that were sent earlier don't extend it.
 func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked time.Duration) {
 	lease, asked = p.lease, max(p.Remaining(now), p.Left(now))
 	if endsRenewal {
@@ -222,10 +223,9 @@ func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked ti
 	return lease, max(asked, lease)
 }
 
-// Given records that the store gave the claim to the first in line, with the given lease. The
-// parameter since is the time at which it did so. wanted is the time until which the call that was
-// first in line wants the claim. If that call has a fixed lease, the first renewal asks for the
-// time left until wanted.
+// Given records that the store gave the claim to the first in line, at the instant since and with
+// the given lease. wanted is the time until which the call that was first in line wants the claim.
+// If that call has a fixed lease, the first renewal asks for the time left until wanted.
 func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.Sent(since, lease)
 	p.deadline.Store(int64(min(since+Promised(lease), wanted)))
@@ -239,9 +239,9 @@ func (p *Promise) Keep(until, sent Instant) {
 	r.kept, r.sent = max(r.kept, until), max(r.sent, sent)
 }
 
-// Forgo undoes Keep. Because of Keep, the store might keep the claim for longer than the lease that
-// the next renewal asks for. That renewal can shorten it, so Forgo limits the promise to that
-// lease.
+// Forgo undoes Keep. Because of Keep, the claim's lease in the store might be longer than the lease
+// that the next renewal asks for. That renewal then shortens it, so Forgo limits the promise to the
+// shorter lease.
 func (p *Promise) Forgo(now Instant) {
 	if p.Stays() {
 		p.rare.kept = 0
@@ -252,7 +252,7 @@ func (p *Promise) Forgo(now Instant) {
 // Stays reports whether the claim stays taken for a certain time even if its holder releases it.
 func (p *Promise) Stays() bool { return p.rare != nil && p.rare.kept > 0 }
 
-// Left returns how long the claim still stays taken because of Keep.
+// Left returns how much longer the claim stays taken because of Keep.
 func (p *Promise) Left(now Instant) time.Duration {
 	if p.rare == nil {
 		return 0
@@ -301,8 +301,8 @@ func (p *Promise) granted() time.Duration {
 // the first in line for longer than the call wanted.
 func (p *Promise) Outlives() bool { return !p.renewed && p.horizon > p.Until()+p.lease/10 }
 
-// EndsBefore reports whether p's claim ends earlier than the claim of the parameter other, if
-// neither is released. A renewed claim doesn't end.
+// EndsBefore reports whether p's claim ends earlier than other's claim, if neither is released. A
+// renewed claim doesn't end.
 func (p *Promise) EndsBefore(other *Promise) bool {
 	return !p.renewed && (other.renewed || p.Until() < other.Until())
 }
@@ -347,8 +347,8 @@ func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	return min(at-at%max(lease/16, 1), p.Until())
 }
 
-// answerPatience is how long after the end of a lease the client still waits for the store to
-// confirm the release of an unwanted claim.
+// answerPatience is how long the client waits for the store to confirm the release of an unwanted
+// claim, counted from the end of the lease.
 const answerPatience = time.Minute
 
 // TakenBack reports whether an unwanted claim is gone from the store, after a release. The

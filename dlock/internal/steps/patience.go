@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A caller waits for a step as long as the lease lasts, but within these limits. With a short
-// lease, a slow store may need longer than that to refuse a request. With a very long lease, a step
-// shouldn't hang for the whole lease.
+// The limits for how long a caller waits for a step. Within them, it waits as long as the lease
+// lasts. If the lease is short, a slow store may need longer than that to refuse a request. If the
+// lease is very long, a step shouldn't hang for all of it.
 const (
 	Shortest = time.Second
 	Longest  = 30 * time.Second
@@ -35,8 +35,8 @@ type shared struct {
 	end      time.Time
 }
 
-// Context returns a context that ends when the Patience's time is over, or earlier by up to an
-// eighth of that time.
+// Context returns a context that ends after the time of the Patience, or up to an eighth of that
+// time earlier.
 func (p *Patience) Context() context.Context { return p.context() }
 
 func (p *Patience) context() *shared {

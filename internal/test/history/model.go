@@ -38,7 +38,7 @@ type hold struct {
 	end     time.Duration // earliest time at which the hold may expire
 	until   time.Duration // latest time at which it ends in the store
 	fixed   time.Duration // value of end once the count falls below renewed
-	// over reports whether the holder knows that the hold has ended. The store may still have it.
+	// over reports whether the holder knows that the hold has ended. The store may still keep it.
 	over   bool
 	shaken bool
 	lent   bool // whether the store may have recorded this Read as a Write
@@ -80,9 +80,10 @@ func (h *hold) leave() {
 	}
 }
 
-// strike ends the hold by force. It returns the time until which the holder might still rely on the
-// hold. If there was no hold, or the holder knew that it had ended, it returns the argument, which
-// is that time for an earlier hold.
+// strike ends the hold by force. It returns the time until which the user might still rely on a
+// hold that was ended by force. The parameter before is the result of the previous strike for this
+// user, or 0. strike returns it unchanged if there is no hold, or if the holder knows that the hold
+// has ended.
 func (h *hold) strike(before time.Duration) time.Duration {
 	until := before
 	if h.count > 0 && !h.over {

@@ -53,7 +53,7 @@ func (m *Holds) answerAcquisition(s *HoldsState, g *goroutine, r request) {
 		*g = goroutine{}
 	default:
 		for n := uint8(1); n <= m.numbers(); n++ {
-			// this grant proves that no other number of the client has the lock any more
+			// this grant proves that no other number of the client still holds the lock
 			if y := &s.numbers[n]; n != r.number && m.clientOf(n) == m.clientOf(r.number) &&
 				y.use == live && y.count > 0 {
 				y.lose()

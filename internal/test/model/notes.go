@@ -4,18 +4,18 @@ import "fmt"
 
 // Notes is the model of waiting for a read-write lock. A waiting writer leaves a note in the store,
 // which keeps later readers out. The model covers these notes, the queues of two clients, reads
-// that more readers can join, and wake-ups. Only the head of a queue sends requests. Subscriptions
-// exist from the start: model Waits covers how they begin and end. No hold is lost. The fields of
-// Notes limit the exploration.
+// that further readers can join, and wake-ups. Only the head of a queue sends requests.
+// Subscriptions exist from the start: model Waits covers how they begin and end. No hold is lost.
+// The fields of Notes limit what is explored.
 //
 // There is no clock. Instead, arrivals are numbered. An attempt tells the store how long the party
-// has waited. The store subtracts that from the time of its own clock, and takes the result as the
-// party's time of arrival. So if an attempt is late, the party seems to arrive later than it did. A
-// hold or note may end at any time, unless its owner is still renewing it.
+// has waited. The store subtracts that from the time of its own clock to get the party's time of
+// arrival. So if an attempt is late, the party seems to arrive later than it did. A hold or note
+// may end at any time, unless its owner is still renewing it.
 type Notes struct {
-	// Clients has a letter for each party of a client. R reads. T reads, but tries only once,
-	// outside the queue. W writes. D writes, and can also read during its write, and then go on
-	// reading after it.
+	// Clients lists the parties of each client, with one letter per party. R reads. T reads, but
+	// tries only once, outside the queue. W writes. D writes, and can also read during its write,
+	// and then go on reading after it.
 	Clients  [2]string
 	Unknowns uint8 // unanswered attempts and releases
 	Losses   uint8 // lost messages
@@ -248,7 +248,7 @@ func (m *Notes) tidy(s *NotesState) {
 // publish sends a message to both clients.
 func (m *Notes) publish(s *NotesState) { s.message = [2]bool{true, true} }
 
-// messages emits the arrival and the loss of a message from the store.
+// messages emits what can happen to a message from the store: it arrives, or it gets lost.
 func (m *Notes) messages(s NotesState, c int, calm bool, do notesEmitter) {
 	if !s.message[c] {
 		return

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Patience is the longest time that a test waits for an event that should come soon. The whole time
-// passes only if something is broken.
+// Patience is the longest time that a test waits for an event that should come soon. Only a failing
+// test waits that long.
 const Patience = 90 * time.Second
 
 // TB contains the methods of [testing.TB] that this package needs. A program that isn't a test can
@@ -33,7 +33,7 @@ type TB interface {
 	Skipf(format string, args ...any)
 }
 
-// required reports whether a missing program fails a test, instead of skipping it.
+// required reports whether a test fails, instead of being skipped, if a program is missing.
 func required() bool { return os.Getenv("DISTSYNC_REQUIRE_SERVERS") == "1" }
 
 // Program returns the path of a program. If it isn't installed, the test is skipped, or fails if

@@ -21,8 +21,8 @@ type Monitor struct {
 	r    *bufio.Reader
 }
 
-// A Command is a command that a server received, in MONITOR's format. Its name is in capitals,
-// because some clients send capitals and others don't.
+// A Command is a command that a server received, in MONITOR's format. Its name is in upper case,
+// because some clients send upper case and others don't.
 type Command struct {
 	Text     string
 	InScript bool
