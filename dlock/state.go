@@ -25,7 +25,7 @@ type state struct {
 	attempts   uint64                                // how many attempts were made
 	objects    [protocol.Families]map[string]*object // held or awaited locks, by family and name
 	struckAt   instant                               // when this client last force-unlocked a lock
-	lost       map[lostKey][]*hold                   // lost holds that weren't unlocked yet
+	lost       map[lostKey][]*hold                   // lost holds that haven't been unlocked yet
 	losses     []*hold                               // the same holds, oldest first
 	troubles   map[*claim]why                        // why these claims are in danger
 	lastLosses []*Loss                               // oldest first

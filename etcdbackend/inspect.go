@@ -408,7 +408,7 @@ func common(a, b []byte) (n int) {
 }
 
 // someOf reads the first keys of a span. If the answer would be too long for a page, it reads
-// fewer. The values of locks are short, but there may be other keys among them, with long values.
+// fewer. The values of locks are short, but other keys in the span may have long values.
 func (s *session) someOf(ctx context.Context, sp span, limit int) (*pb.RangeResponse, error) {
 	for ; ; limit /= 2 {
 		read := s.store.readPage

@@ -190,7 +190,7 @@ func (s *session) mendLocked(st *store, x repair, v *vote) bool {
 	}
 	s.mu.Lock()
 	if h.serial != x.serial || h.votes == nil {
-		return answered // the hold has ended, and a debt releases it if the store granted it late
+		return answered // the hold has ended; if the store granted it late, a debt releases it
 	}
 	v.asking = false
 	switch {

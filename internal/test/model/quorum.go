@@ -6,9 +6,9 @@ import (
 )
 
 // Quorum is the model of a quorum of three stores: a lock is held if two of them grant it. Each
-// client has one call at a time, and each of its attempts has its own name in the stores. The model
-// reuses the names of finished attempts. When an attempt fails, what it acquired is released at
-// once, in the background. The fields of Quorum limit the exploration.
+// client makes one call at a time, and each of its attempts has its own name in the stores. The
+// model reuses the names of finished attempts. When an attempt fails, what it acquired is released
+// at once, in the background. The fields of Quorum limit the exploration.
 type Quorum struct {
 	Comes [2]uint8 // how many times each client locks
 	// Rival makes B an ideal client, which asks the stores in any order, and whose requests take no
@@ -16,7 +16,7 @@ type Quorum struct {
 	Rival   bool
 	Slow    bool  // if a store is slow, a client can ask the next before the answer comes
 	Names   int   // how many names a client can have in use at a time
-	Depth   uint8 // how deep a client re-enters
+	Depth   uint8 // how many times a client can re-enter its hold
 	Lease   uint8 // in ticks; 0 means that time doesn't pass, and no hold expires
 	Late    int   // how many acquisitions can be late, or repair a hold, at the same time
 	Doubts  bool  // after a refusal by the first store, a client can ask the others
@@ -27,8 +27,8 @@ type Quorum struct {
 	Silent   uint8
 	Restarts uint8 // how many times a store restarts without its data
 	Away     bool  // a store that restarts stays unavailable for one lease
-	// Spaced allows a restart only if the hold was renewed twice since the last restart, and no
-	// repair is under way. It is meant for runs without other faults.
+	// Spaced allows a restart only if the hold has been renewed twice since the last restart, and
+	// no repair is under way. It is meant for runs without other faults.
 	Spaced   bool
 	Dead     bool // the first store is unavailable forever
 	Crossed  bool // with Dead: A believes that the second store is down
@@ -140,7 +140,7 @@ func (m *Quorum) Init() QuorumState {
 
 func (m *Quorum) timeless() bool { return m.Lease == 0 }
 
-// valid reports whether a client relies on a hold.
+// valid reports whether a client has a hold that hasn't expired by its own clock.
 func (m *Quorum) valid(x *voter) bool {
 	return (x.at == has || x.at == renews || x.at == reenters) && (x.left > 0 || m.timeless())
 }

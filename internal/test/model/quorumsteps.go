@@ -759,8 +759,8 @@ func (m *Quorum) first(x *voter) int {
 	return 0
 }
 
-// background emits what can happen to name n in store k without its client: late acquisitions, and
-// releases in the background.
+// background emits the events of name n in store k that don't involve its client: late
+// acquisitions, and releases in the background.
 func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumEmitter) {
 	x := s.names[n]
 	m.acquisition(s, n, k, do)

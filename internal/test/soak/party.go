@@ -157,7 +157,7 @@ func (p *party) drain() { p.draining.Store(true) }
 // inside returns the number of users that haven't finished.
 func (p *party) inside() int { return int(p.active.Load()) }
 
-// close ends the party. Unfinished users get the error that the client is closed.
+// close ends the party. The calls of unfinished users fail, since the client is closed.
 func (p *party) close() {
 	p.mu.Lock()
 	p.closed = true
