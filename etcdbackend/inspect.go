@@ -335,7 +335,7 @@ func (s *session) List(
 // while it counts. So the method page reads several small ranges in turn, which are called windows.
 // The first window begins at the mark, and contains the keys that have the mark's first m.bytes
 // bytes in common with it. Each later window begins where the previous one ends, and its keys have
-// one byte less in common.
+// one byte fewer in common with the mark.
 type mark struct {
 	key   string
 	bytes int

@@ -110,7 +110,7 @@ func (s *session) repair(h *hold, p poll) {
 	}
 }
 
-// mend carries out the repairs that are due at a store, one after the other.
+// mend carries out the repairs that are due at a store, one after another.
 func (s *session) mend(st *store) {
 	defer s.land()
 	s.mu.Lock()

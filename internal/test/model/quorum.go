@@ -69,8 +69,8 @@ const (
 	silent // the client has stopped waiting for the answer
 )
 
-// A ballot is the state of a store: the name under which the lock is held there, the count and the
-// remaining time of that hold, and for how long the store stays unavailable.
+// A ballot is the state of a store: the name under which the lock is held there, that hold's count
+// and remaining time, and how long the store stays unavailable.
 type ballot struct{ name, count, left, away uint8 }
 
 // A voter is the state of a client.

@@ -131,8 +131,8 @@ func (p *party) reopen() {
 	old.close()
 }
 
-// start starts the users. Each of them uses one lock after the other, until drain is called. The
-// seed determines their random choices.
+// start starts the users. Each of them uses one lock after another, until drain is called. The seed
+// determines their random choices.
 func (p *party) start(seed uint64) {
 	p.draining.Store(false)
 	for i := range p.Users {
