@@ -414,7 +414,7 @@ func (h *hold) endContexts(s *state, cause error) {
 	h.watchers.contexts = nil
 }
 
-// A lostKey is the key of the table of lost holds. It consists of a lock, a kind and a party.
+// A lostKey is a key in the table of lost holds. It consists of a lock, a kind and a party.
 type lostKey struct {
 	lockKey
 	kind  protocol.Kind

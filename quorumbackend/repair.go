@@ -86,7 +86,7 @@ func (s *session) repair(h *hold, p poll) {
 		return
 	}
 	if s.lenderLocked(h) != nil {
-		return // if late, the request could grant the next Read, which has the same attempt name
+		return // a late request could grant the next Read, which has the same attempt name
 	}
 	for i := range h.votes {
 		v, st := &h.votes[i], s.stores[i]

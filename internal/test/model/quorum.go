@@ -79,7 +79,7 @@ type voter struct {
 	comes    uint8 // how many more times it will lock
 	votes    [quorumStores]uint8
 	never    uint8 // bit set of the stores that denied having the name
-	regained uint8 // stores in never that have it again
+	regained uint8 // stores in never that have the name again
 	repairs  uint8 // stores that were asked again and whose answer is awaited
 	perhaps  uint8 // stores that were asked again and whose answer isn't awaited
 	said     uint8 // the value of never without a mutation
@@ -145,7 +145,7 @@ func (m *Quorum) valid(x *voter) bool {
 	return (x.at == has || x.at == renews || x.at == reenters) && (x.left > 0 || m.timeless())
 }
 
-// Bad checks S1, S2 and S4 as the other models do, and the rules of quorums in README.md.
+// Bad checks S1, S2 and S4 as the other models do, and the rules for quorums in README.md.
 func (m *Quorum) Bad(s QuorumState) []string {
 	var bad []string
 	check := func(property string, holds bool) {
@@ -193,7 +193,7 @@ func (s *QuorumState) count(name uint8) (n int) {
 	return n
 }
 
-// uses reports whether a client's attempt or hold has this name.
+// uses reports whether an attempt or a hold of any client has this name.
 func (s *QuorumState) uses(name uint8) bool {
 	for c := range s.clients {
 		switch x := &s.clients[c]; x.at {
