@@ -182,7 +182,7 @@ func handOver(c *child) (measured, error) {
 }
 
 // takeOver waits for each lock while the other process holds it. It measures the time from the
-// other process's call of Unlock to its own acquisition.
+// other process's call to Unlock until its own acquisition.
 func takeOver(c *child) (measured, error) {
 	took := make([]histogram, c.Pairs)
 	err := c.inPairs(func(pair int, l locker, in, out *os.File) error {

@@ -109,7 +109,7 @@ func warmUp(sys system, name string) error {
 	return nil
 }
 
-// atOnce is the number of locks that are acquired concurrently. Acquiring them one after the other
+// atOnce is the number of locks that are acquired concurrently. Acquiring them one after another
 // would take longer than a lease.
 const atOnce = 16
 
@@ -198,7 +198,7 @@ func runCrowd(l *lab, _ contender, p point) (values, error) {
 	return v, nil
 }
 
-// crowdNames returns the name of the lock that each waiter waits for.
+// crowdNames returns, for each waiter, the name of the lock that it waits for.
 func (c *child) crowdNames() []string {
 	if c.Naming == oneName {
 		names := make([]string, c.Count)

@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// config holds the options of the command line.
+// config holds the command-line options.
 type config struct {
 	only    []string
 	on      []store // empty: all stores

@@ -51,14 +51,14 @@ func (n *notice) give() {
 
 // A claim is what an acquisition requests from the store, and what the store then grants, under one
 // owner string. Each outermost acquisition makes a new claim, so that a late request of an earlier
-// acquisition can't affect it. The holds of several parties can rest on one claim: readers share it
-// at the same time, and other parties have it one after the other (see [hold.handOn]).
+// acquisition can't affect it. The holds of several parties can rest on one claim: readers share
+// it, and other parties take it over from one another (see [hold.handOn]).
 type claim struct {
 	object *object
 	owner  string // in the store
 
 	// Client.mu guards the fields below. Only the method [protocol.Promise.Until] may be called
-	// without it.
+	// while it isn't held.
 	protocol.Promise
 	began   instant // when the granted request was sent
 	alarm   alarm
@@ -80,7 +80,7 @@ type more struct {
 	joins uint64 // the number of joins so far
 	lent  alarm  // rings when readers can no longer share the write lock
 	under *hold  // for a read lock taken under a write: the write hold, until that ends
-	inner *claim // for a write lock: the claim of the reads under it, even if that is over
+	inner *claim // for a write lock: the claim of the reads under it, even after they end
 	other *claim // during a downgrade: the claim that the store might have instead
 
 	permit // of a semaphore
@@ -414,7 +414,7 @@ func (h *hold) endContexts(s *state, cause error) {
 	h.watchers.contexts = nil
 }
 
-// A lostKey is the key of the table of lost holds. It consists of a lock, a kind and a party.
+// A lostKey is a key in the table of lost holds. It consists of a lock, a kind and a party.
 type lostKey struct {
 	lockKey
 	kind  protocol.Kind
@@ -505,7 +505,7 @@ func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
 
 // lookRequest returns the request that asks whether the store has the claim. If the store has lost
 // the claim, it might also have forgotten the semaphore's limit. So the request doesn't rely on
-// that limit, but gives the claim's own number of permits as the limit.
+// that limit, but specifies the claim's own number of permits as the limit.
 func (cl *claim) lookRequest() backend.LookRequest {
 	req := backend.LookRequest{Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner}
 	n, _ := cl.permits()

@@ -18,16 +18,16 @@ var (
 	// ErrHeld says that someone else holds the lock, or did when the store last answered. For an
 	// [RWLocker] it can also mean that a writer is waiting, and began to wait before this reader,
 	// or before an earlier reader of this client. For a [Semaphore] it means that too few permits
-	// are left, even if the caller itself holds those that are taken. The error of the call also
-	// wraps the reason why the call stopped waiting, which is [ErrNotAcquired] or the error of the
+	// are left, even if the caller itself holds those that are taken. The call's error also wraps
+	// the reason why the call stopped waiting, which is [ErrNotAcquired] or the error of the
 	// context. If the holder belongs to the same client, the text of the error says so. A call with
 	// the context of that hold or owner would re-enter the lock.
 	ErrHeld = errors.New("held by another")
 
 	// ErrUnavailable says that the store didn't answer, or refused, so it is unknown who holds the
-	// lock. The error of the call also wraps that of the store or its client library. From
-	// [Locker.Do] it can also mean that fn has run, but the unlock wasn't confirmed. Then the Op of
-	// the [Error] is "unlock".
+	// lock. The call's error also wraps that of the store or its client library. From [Locker.Do]
+	// it can also mean that fn has run, but the unlock wasn't confirmed. Then the Op of the [Error]
+	// is "unlock".
 	ErrUnavailable = errors.New("store unavailable")
 
 	// ErrNotHeld says that the caller tried to unlock a lock that it doesn't hold.
@@ -44,7 +44,7 @@ var (
 	// ErrClosed says that the client is closed.
 	ErrClosed = errors.New("client closed")
 
-	// ErrResigned is the cause with which the context of a leader ends after [Election.Resign].
+	// ErrResigned is the cancellation cause of a leader's context after [Election.Resign].
 	ErrResigned = errors.New("resigned")
 
 	// ErrConflict says that the lock's name belongs to data that isn't a lock or to a lock of

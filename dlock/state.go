@@ -10,8 +10,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// A state is what a client knows of its locks. It has no store and no context, and does no I/O. The
-// methods that change the state also decide what has to be done outside it, such as sending a
+// A state is what a client knows about its locks. It has no store and no context, and does no I/O.
+// The methods that change the state also decide what has to be done outside it, such as sending a
 // request. They collect these actions in the state, and [Client.unlock] starts or performs them.
 //
 // The client's mutex guards the state. [Client.lock] returns the state, so a function that is given
@@ -25,7 +25,7 @@ type state struct {
 	attempts   uint64                                // how many attempts were made
 	objects    [protocol.Families]map[string]*object // held or awaited locks, by family and name
 	struckAt   instant                               // when this client last force-unlocked a lock
-	lost       map[lostKey][]*hold                   // lost holds that weren't unlocked yet
+	lost       map[lostKey][]*hold                   // lost holds that haven't been unlocked yet
 	losses     []*hold                               // the same holds, oldest first
 	troubles   map[*claim]why                        // why these claims are in danger
 	lastLosses []*Loss                               // oldest first

@@ -1,8 +1,8 @@
 // Package dlocktest helps to test code that uses locks of [github.com/seed951563bd/distsync/dlock].
 // It provides a store in memory, with methods that inject faults.
 //
-// A [Store] takes the place of a Redis in a test. The code under test gets a *dlock.Client, as in
-// production:
+// A [Store] takes the place of a Redis server in a test. The code under test gets a *dlock.Client,
+// as in production:
 //
 //	func TestShip(t *testing.T) {
 //		store := dlocktest.New(t)

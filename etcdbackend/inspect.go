@@ -335,7 +335,7 @@ func (s *session) List(
 // while it counts. So the method page reads several small ranges in turn, which are called windows.
 // The first window begins at the mark, and contains the keys that have the mark's first m.bytes
 // bytes in common with it. Each later window begins where the previous one ends, and its keys have
-// one byte less in common.
+// one byte fewer in common with the mark.
 type mark struct {
 	key   string
 	bytes int
@@ -408,7 +408,7 @@ func common(a, b []byte) (n int) {
 }
 
 // someOf reads the first keys of a span. If the answer would be too long for a page, it reads
-// fewer. The values of locks are short, but there may be other keys among them, with long values.
+// fewer. The values of locks are short, but other keys in the span may have long values.
 func (s *session) someOf(ctx context.Context, sp span, limit int) (*pb.RangeResponse, error) {
 	for ; ; limit /= 2 {
 		read := s.store.readPage

@@ -44,7 +44,7 @@ func (ps *ownPlaces) timeLeft(name string, place record) time.Duration {
 type placeSet struct {
 	name string
 	ttl  int64
-	slot chan struct{} // has a value while the lease is granted or renewed
+	slot chan struct{} // holds a value while the lease is being granted or renewed
 
 	lease  lease // the lease of the places; id 0: none
 	doubt  bool  // a late request might still create a place
@@ -52,7 +52,7 @@ type placeSet struct {
 	looks  []look // some of the last looks, oldest first
 }
 
-// A place is what the session knows of an owner in line.
+// A place is what the session knows about an owner in line.
 type place struct {
 	until time.Time
 	doubt bool   // a request that creates the place has no answer

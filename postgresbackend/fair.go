@@ -74,7 +74,8 @@ func (s *session) fair(
 	for n := 1; ; n++ {
 		// An attempt does nothing if it should hand the lock to the first waiter in line, but
 		// another transaction has locked the row. If that happens each time, the last attempt
-		// carries out its step without handing over the lock. The next step for the lock does that.
+		// carries out its step without handing over the lock. The next step for the lock then hands
+		// it over.
 		weak := n >= mostRepeats
 		c.args = []any{
 			req.name, req.owners, s.id, ms(req.lease), ms(req.place), req.again, ms(req.keep), weak,
@@ -181,7 +182,7 @@ type sightings struct {
 	seen map[string]sighting
 }
 
-// A sighting is an answer which said that another owner held a lock. token identifies the
+// A sighting records an answer that reported a lock as held by another owner. token identifies the
 // acquisition by which that owner got it. Later acquisitions have larger tokens.
 type sighting struct {
 	token int64
@@ -215,8 +216,8 @@ func (v *sightings) saw(name string, token int64, sent time.Time) {
 
 // grant returns the grant for a waiter that was given a lock. token identifies that acquisition. If
 // it is larger than the token of the last sighting, the waiter didn't hold the lock yet when the
-// sighting's request was sent. Then the lease can safely be counted from the sending of that
-// request, without the server's clock.
+// sighting's request was sent. Then the lease can safely be counted from that time, without the
+// server's clock.
 func (v *sightings) grant(name, owner string, token int64) backend.Grant {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -86,7 +86,7 @@ func (s *session) repair(h *hold, p poll) {
 		return
 	}
 	if s.lenderLocked(h) != nil {
-		return // if late, the request could grant the next Read, which has the same attempt name
+		return // a late request could grant the next Read, which has the same attempt name
 	}
 	for i := range h.votes {
 		v, st := &h.votes[i], s.stores[i]
@@ -110,7 +110,7 @@ func (s *session) repair(h *hold, p poll) {
 	}
 }
 
-// mend carries out the repairs that are due at a store, one after the other.
+// mend carries out the repairs that are due at a store, one after another.
 func (s *session) mend(st *store) {
 	defer s.land()
 	s.mu.Lock()
@@ -190,7 +190,7 @@ func (s *session) mendLocked(st *store, x repair, v *vote) bool {
 	}
 	s.mu.Lock()
 	if h.serial != x.serial || h.votes == nil {
-		return answered // the hold has ended, and a debt releases it if the store granted it late
+		return answered // the hold has ended; if the store granted it late, a debt releases it
 	}
 	v.asking = false
 	switch {

@@ -15,9 +15,9 @@ import (
 // command may have been carried out, and an acquisition or a release must not count twice.
 //
 // The result from go-redis doesn't tell whether the server answered the command. The result may be
-// a redis.Nil from a different request, made by a dialer, a source of credentials or a Sentinel. An
-// error reply may be the answer to the greeting of a connection, or a redirection to another
-// server. So the command itself records when it is written, and when its reply is read.
+// a redis.Nil from a different request, made by a dialer, a credentials provider or a Sentinel
+// client. An error reply may be the answer to the greeting of a connection, or a redirection to
+// another server. So the command itself records when it is written, and when its reply is read.
 type command struct {
 	*redis.Cmd
 	master bool // whether it must go to a master
@@ -61,8 +61,8 @@ func (a *lastArgument) MarshalBinary() ([]byte, error) {
 	}
 }
 
-// String returns the text. It is for hooks, such as those that log commands. After a call of
-// String, the command can't be recalled, since the hook might send the text.
+// String returns the text. It is for hooks, such as those that log commands. Once it has been
+// called, the command can't be recalled, since the hook might send the text.
 func (a *lastArgument) String() string {
 	a.shown.Store(true)
 	return a.text
@@ -166,8 +166,8 @@ func newScript(ctx context.Context, cmd redisson.Command) *command {
 	}
 	c := wrap(ctx, args, 3)
 	if len(cmd.Args) == 0 {
-		// The last argument is a key, which stays a string for hooks. So the writes can't be
-		// counted, and the command counts as sent.
+		// The last argument is a key, which remains a string for the hooks that read it. Its writes
+		// can't be counted, so the command counts as sent.
 		c.last.writes.Store(1)
 		return c
 	}

@@ -31,27 +31,28 @@ import (
 //	})
 //
 // Every program that changes such a key must use a Fence, with the tokens of one lock. The lock may
-// be in another store, even in etcd or PostgreSQL. Then create a Backend for the Redis that holds
-// the data, and use it for nothing else.
+// be in another store, even in etcd or PostgreSQL. Then create a Backend for the Redis server that
+// stores the data, and use that Backend only for its Fences.
 //
 // The fence of a key "account:7" is "distsync_fence:{account:7}". If a key contains braces, such as
 // "{bank}7", it is "distsync_fence::{bank}7". In a cluster a fence is in the slot of its key, and
 // all keys of a call must be in one slot. Otherwise the call fails before anything is sent. Neither
-// key gets the prefix of [WithPrefix].
+// the key nor its fence gets the prefix of [WithPrefix].
 //
 // A fence never expires. Delete it only when no former holder of the lock can still be running. A
 // fence is as durable as the data that it guards. If Redis loses its last writes in a failover, it
 // may lose both.
 //
 // A call is sent once. If its error is of kind [backend.Unknown], it may have been carried out.
-// Repeat it only if carrying it out twice does no harm. The client's user needs EVAL, EVALSHA, GET
-// and SET, the commands that its scripts use, and the keys distsync_fence:*.
+// Repeat it only if carrying it out twice does no harm. The user that the client logs in as needs
+// EVAL, EVALSHA, GET and SET, the commands that its scripts use, and the keys distsync_fence:*.
 //
 // [backend.Unknown]: https://pkg.go.dev/github.com/seed951563bd/distsync/backend#ErrorKind
 type Fence struct{ f redisson.Fence }
 
 // Fence returns a [Fence] for the holder with the given token. See Hold.Token and Token in package
-// dlock. A plain lock has no token. If the token is zero, every call of the Fence returns an error.
+// dlock. A plain lock has no token. If the token is zero, every method of the Fence returns an
+// error.
 func (b *Backend) Fence(token uint64) Fence {
 	t := &transport{client: b.client}
 	t.cluster, _ = b.client.(*redis.ClusterClient)

@@ -52,7 +52,8 @@ import (
 type Fence struct{ f redisson.Fence }
 
 // Fence returns a [Fence] for the holder with the given token. See Hold.Token and Token in package
-// dlock. A plain lock has no token. If the token is zero, every call of the Fence returns an error.
+// dlock. A plain lock has no token. If the token is zero, every method of the Fence returns an
+// error.
 func (b *Backend) Fence(token uint64) Fence {
 	return Fence{redisson.Fence{
 		Store:     "valkey",

@@ -13,8 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// These exit statuses are used only by distsync run, in addition to those of all commands. If all
-// goes well, the exit status is that of the program that distsync run starts.
+// These exit statuses are used only by distsync run, in addition to those that all commands use. If
+// all goes well, the exit status is that of the program that distsync run starts.
 const (
 	exitInternal  = 70  // distsync itself failed
 	exitTimeout   = 124 // the command ran longer than --timeout; as in timeout(1)
@@ -181,9 +181,9 @@ var because = map[string]string{
 	dlock.LossPaused.String():  "distsync stood still for longer than the lease",
 }
 
-// text returns the message for an event, or "" if none is printed. The parameter alone tells
-// whether the lock is held without running a command. If so, routine events have messages too, but
-// the event "unreleased" has none, because the program prints the error that finish returns.
+// text returns the message for an event, or "" if none is printed. If alone is true, no command
+// runs while the lock is held. Then routine events have messages too, but the event "unreleased"
+// has none, because the program prints the error that finish returns.
 func (p *progress) text(name string, alone bool) string {
 	what := map[string]string{
 		"unrenewed":  "the lock can't be renewed",

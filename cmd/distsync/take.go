@@ -72,8 +72,8 @@ func (k *taker) check(flags *pflag.FlagSet) error {
 	return err
 }
 
-// counts returns the number of permits to acquire and the semaphore's limit. Both are 0 for other
-// locks.
+// counts returns the number of permits to acquire and the semaphore's limit. For other kinds of
+// lock, both are 0.
 func (k *taker) counts() (n, limit int, err error) {
 	if k.permits == "" {
 		return 0, 0, nil

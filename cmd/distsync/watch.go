@@ -228,9 +228,9 @@ func (w *watcher) compare(l *dlock.LockInfo, err error) {
 	w.last = l
 }
 
-// compareHolders emits an event for each holder that isn't among the others, with the name given as
-// missing. For each holder whose count differs from that among the others, it emits an event with
-// the name given as differs, unless that name is empty.
+// compareHolders emits an event for each holder that isn't among the others, or has a different
+// count there. The parameters missing and differs are the names of these two events. If differs is
+// empty, counts aren't compared.
 func (w *watcher) compareHolders(missing, differs string, holders, others []dlock.Holder) {
 	counts := make(map[string]int, len(others))
 	for _, o := range others {

@@ -1,6 +1,6 @@
 // Package gather lets many goroutines share round trips and system calls. It puts commands that
-// they send at about the same time into one batch. The backends of Redis, Valkey and PostgreSQL use
-// it. It doesn't depend on their client libraries.
+// they send at about the same time into one batch. The backends for Redis, Valkey and PostgreSQL
+// use it. It doesn't depend on their client libraries.
 package gather
 
 import (
@@ -64,12 +64,12 @@ type Sender[C, R any] struct {
 	back    chan struct{} // closed when awaited parcels wait
 	// taken counts how many times a flight has taken the waiting parcels to send them.
 	taken int
-	// watched reports whether a call of late is scheduled.
+	// watched reports whether a call to late is scheduled.
 	watched bool
 	landed  sync.Cond // signals the end of a flight
 }
 
-// A parcel holds the commands of one call of Send.
+// A parcel holds the commands of one call to Send.
 type parcel[C, R any] struct {
 	ctx      context.Context
 	commands []C
@@ -157,7 +157,7 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 }
 
 // start starts a flight, which is a goroutine that sends waiting parcels. But if there are enough
-// flights, start only makes sure that a call of late is scheduled. The caller must hold s.mu.
+// flights, start only makes sure that a call to late is scheduled. The caller must hold s.mu.
 func (s *Sender[C, R]) start() {
 	if s.flights < s.most {
 		s.flights++
@@ -167,7 +167,7 @@ func (s *Sender[C, R]) start() {
 	}
 }
 
-// watch schedules a call of late, unless one is already scheduled. The caller must hold s.mu.
+// watch schedules a call to late, unless one is already scheduled. The caller must hold s.mu.
 func (s *Sender[C, R]) watch() {
 	if s.watched {
 		return

@@ -1,4 +1,4 @@
-// Pictures draws the pictures of the documentation: sequence diagrams, the tree of questions for
+// Pictures draws the pictures of the documentation: sequence diagrams, the decision tree for
 // choosing a store, and the dashboard for Grafana.
 //
 //	go run ./internal/pictures

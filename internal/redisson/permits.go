@@ -15,9 +15,9 @@ import (
 
 // A semaphore has the data of Redisson's RPermitExpirableSemaphore, but uses our own scripts. One
 // key stores the number of available permits. A sorted set stores the ids of the acquired permits,
-// ordered by their expiry on the server's clock. Redisson draws a random id for each permit. Our
-// ids are made from the owner, so that a step can be repeated. Redisson relies on the number of
-// available permits. Our scripts instead count the acquired ids, and an acquisition with a limit
+// ordered by their expiry on the server's clock. Redisson generates a random id for each permit.
+// Our ids are derived from the owner, so that a step can be repeated. Redisson relies on the number
+// of available permits. Our scripts instead count the acquired ids, and an acquisition with a limit
 // corrects the number of available permits to match them.
 //
 // If a script replies that it did nothing, the reply is reliable, for the reasons in rw.go. So no
@@ -159,7 +159,7 @@ func (d Dialect) ForceReleasePermits(req backend.ForceReleaseRequest) Call {
 	return Call{d.script(permitsForceScript, shardedPermitsForceScript), permitsKeys(req.Name), nil}
 }
 
-// LookPermits asks how many permits are acquired, and how many of these an owner has.
+// LookPermits asks how many permits are acquired, and how many of these an owner holds.
 // [ParseLookPermits] reads its reply.
 func LookPermits(req backend.LookRequest) Call {
 	return call(permitsLookScript, 2, req.Name, ids(req.Name), req.Owner, permits(req.Permits))

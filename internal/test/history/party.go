@@ -62,7 +62,7 @@ func (a Ask) options() (opts []dlock.AcquireOption) {
 	return opts
 }
 
-// op returns the call with these options. lease is the client's lease for renewed holds.
+// op returns the op for a call with these options. lease is the client's lease for renewed holds.
 func (a Ask) op(name string, lease time.Duration) op {
 	o := op{kind: acquire, text: name, lease: lease, waits: a.Wait > 0 || !a.Try}
 	if a.Wait > 0 {

@@ -68,7 +68,7 @@ type op struct {
 
 	lease time.Duration // lease of an acquisition
 	fixed bool          // the lease isn't renewed
-	held  int           // how many holds the user had on this side before the call
+	held  int           // how many holds the user had on this side of the lock before the call
 	reads int           // the user's number of Reads
 	asked bool          // whether token is known; 0 then means that the hold has none
 	token uint64
@@ -106,7 +106,7 @@ type op struct {
 	joined  bool // a Read that shares its client's hold, or permits that were handed over
 	lent    bool // the shared hold may be a Write
 	lined   bool // the store granted the lock while the call was in line
-	onWrite bool // a ForceUnlock of the reading side that asked to free a shared Write
+	onWrite bool // a ForceUnlock on the reading side that asked the store to free a Write
 	barred  bool // a waiting writer may have blocked this call, or one that it waited behind
 	forgets bool // after this loss of data, fencing tokens may restart
 }

@@ -18,7 +18,7 @@ type Holds struct {
 	AllNested  bool    // all goroutines re-enter
 	Pair       bool    // the first two goroutines of A share an owner
 	Rival      bool    // B is an ideal client: its requests take no time
-	Depth      uint8   // how deep goroutines re-enter
+	Depth      uint8   // goroutines stop re-entering at this number of holds
 	Count      int     // the highest count in the store
 	Requests   int     // the maximum number of requests in the network at a time
 	Lease      uint8   // the lease of renewed holds, in ticks

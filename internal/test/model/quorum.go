@@ -6,9 +6,9 @@ import (
 )
 
 // Quorum is the model of a quorum of three stores: a lock is held if two of them grant it. Each
-// client has one call at a time, and each of its attempts has its own name in the stores. The model
-// reuses the names of finished attempts. When an attempt fails, what it acquired is released at
-// once, in the background. The fields of Quorum limit the exploration.
+// client makes one call at a time, and each of its attempts has its own name in the stores. The
+// model reuses the names of finished attempts. When an attempt fails, what it acquired is released
+// at once, in the background. The fields of Quorum limit the exploration.
 type Quorum struct {
 	Comes [2]uint8 // how many times each client locks
 	// Rival makes B an ideal client, which asks the stores in any order, and whose requests take no
@@ -16,7 +16,7 @@ type Quorum struct {
 	Rival   bool
 	Slow    bool  // if a store is slow, a client can ask the next before the answer comes
 	Names   int   // how many names a client can have in use at a time
-	Depth   uint8 // how deep a client re-enters
+	Depth   uint8 // how many times a client can re-enter its hold
 	Lease   uint8 // in ticks; 0 means that time doesn't pass, and no hold expires
 	Late    int   // how many acquisitions can be late, or repair a hold, at the same time
 	Doubts  bool  // after a refusal by the first store, a client can ask the others
@@ -27,8 +27,8 @@ type Quorum struct {
 	Silent   uint8
 	Restarts uint8 // how many times a store restarts without its data
 	Away     bool  // a store that restarts stays unavailable for one lease
-	// Spaced allows a restart only if the hold was renewed twice since the last restart, and no
-	// repair is under way. It is meant for runs without other faults.
+	// Spaced allows a restart only if the hold has been renewed twice since the last restart, and
+	// no repair is under way. It is meant for runs without other faults.
 	Spaced   bool
 	Dead     bool // the first store is unavailable forever
 	Crossed  bool // with Dead: A believes that the second store is down
@@ -69,8 +69,8 @@ const (
 	silent // the client has stopped waiting for the answer
 )
 
-// A ballot is the state of a store: the name under which the lock is held there, the count and the
-// remaining time of that hold, and for how long the store stays unavailable.
+// A ballot is the state of a store: the name under which the lock is held there, that hold's count
+// and remaining time, and how long the store stays unavailable.
 type ballot struct{ name, count, left, away uint8 }
 
 // A voter is the state of a client.
@@ -79,7 +79,7 @@ type voter struct {
 	comes    uint8 // how many more times it will lock
 	votes    [quorumStores]uint8
 	never    uint8 // bit set of the stores that denied having the name
-	regained uint8 // stores in never that have it again
+	regained uint8 // stores in never that have the name again
 	repairs  uint8 // stores that were asked again and whose answer is awaited
 	perhaps  uint8 // stores that were asked again and whose answer isn't awaited
 	said     uint8 // the value of never without a mutation
@@ -140,12 +140,12 @@ func (m *Quorum) Init() QuorumState {
 
 func (m *Quorum) timeless() bool { return m.Lease == 0 }
 
-// valid reports whether a client relies on a hold.
+// valid reports whether a client has a hold that hasn't expired by its own clock.
 func (m *Quorum) valid(x *voter) bool {
 	return (x.at == has || x.at == renews || x.at == reenters) && (x.left > 0 || m.timeless())
 }
 
-// Bad checks S1, S2 and S4 as the other models do, and the rules of quorums in README.md.
+// Bad checks S1, S2 and S4 as the other models do, and the rules for quorums in README.md.
 func (m *Quorum) Bad(s QuorumState) []string {
 	var bad []string
 	check := func(property string, holds bool) {
@@ -193,7 +193,7 @@ func (s *QuorumState) count(name uint8) (n int) {
 	return n
 }
 
-// uses reports whether a client's attempt or hold has this name.
+// uses reports whether an attempt or a hold of any client has this name.
 func (s *QuorumState) uses(name uint8) bool {
 	for c := range s.clients {
 		switch x := &s.clients[c]; x.at {

@@ -471,9 +471,8 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 
 // elsewhere returns where and how a client waits after the first store refused it. If a name other
 // than the one in the first store has a majority, the client should listen to a store that has that
-// name. The result at is then 1 + the index of that store, and 0 otherwise. If such a name has no
-// majority yet, but might be about to get one, the client should poll soon, and the result soon is
-// true.
+// name, and at is 1 + the index of that store. Otherwise at is 0. If such a name might be about to
+// get a majority, the client should poll soon, and soon is true.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
@@ -759,8 +758,8 @@ func (m *Quorum) first(x *voter) int {
 	return 0
 }
 
-// background emits what can happen to name n in store k without its client: late acquisitions, and
-// releases in the background.
+// background emits the events of name n in store k that don't involve its client: late
+// acquisitions, and releases in the background.
 func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumEmitter) {
 	x := s.names[n]
 	m.acquisition(s, n, k, do)

@@ -131,8 +131,8 @@ func (p *party) reopen() {
 	old.close()
 }
 
-// start starts the users. Each of them uses one lock after the other, until drain is called. The
-// seed determines their random choices.
+// start starts the users. Each of them uses one lock after another, until drain is called. The seed
+// determines their random choices.
 func (p *party) start(seed uint64) {
 	p.draining.Store(false)
 	for i := range p.Users {
@@ -157,7 +157,7 @@ func (p *party) drain() { p.draining.Store(true) }
 // inside returns the number of users that haven't finished.
 func (p *party) inside() int { return int(p.active.Load()) }
 
-// close ends the party. Unfinished users get the error that the client is closed.
+// close ends the party. The calls of unfinished users fail, since the client is closed.
 func (p *party) close() {
 	p.mu.Lock()
 	p.closed = true

@@ -41,8 +41,8 @@ func AddReplies(f *testing.F) {
 	}
 }
 
-// A Reply is the first line of the reply that decides a step's result, without its line end. It is
-// "" if there is no reply.
+// A Reply is the first line of the reply that decides a step's result, without its line ending. It
+// is "" if there is no reply.
 type Reply string
 
 // null reports whether r is a null reply. Some clients treat any type with the length -1 as null.
