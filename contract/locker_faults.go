@@ -52,8 +52,8 @@ type sentStep struct {
 	err        error
 }
 
-// The filter which selects steps by their fields. A zero field matches any value, except that a
-// zero kind doesn't match grants.
+// A which is a filter that matches steps by their fields. A zero field matches any value, except
+// that a zero kind doesn't match grants.
 type which struct {
 	kind  stepKind
 	name  string

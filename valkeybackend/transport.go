@@ -80,7 +80,8 @@ func (t *transport) SendBatch(ctx context.Context, cmds []redisson.Command) []re
 
 // SendApart returns when all commands are answered, or when the connection breaks. If the slot has
 // moved, SendApart sends all commands again, to the new node, but only once. It doesn't leave that
-// to the client, which would redirect each command by its own slot: some commands have no slot.
+// to the client, because the client would redirect each command by the command's own slot, and some
+// commands have no slot.
 func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
 	all := t.commands(cmds)
 	for i := range all {
