@@ -79,9 +79,9 @@ func (s *session) Acquire(
 	return k.acquire(s, ctx, k.attempt(req.Name, req.Owner, s.store.ttl(req.Lease)), req)
 }
 
-// acquire assumes that the lock is free, unless there are signs to the contrary. If the assumption
-// is right, it acquires the lock in one round trip. It reads the keys first if another owner held
-// the lock when it was last seen, or if a lease would have to be granted.
+// acquire assumes that the lock is free. If that is right, it needs only one round trip. But if
+// another owner held the lock when it was last seen, or if a lease would have to be granted,
+// acquire reads the keys first.
 func (s *session) acquire(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (res backend.AcquireResult, err error) {

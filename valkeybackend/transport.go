@@ -128,8 +128,8 @@ func (t *transport) SendTo(
 	return a.Reply
 }
 
-// dials is the maximum number of times that a command is tried. It is tried again if it waited for
-// another caller to dial, and that caller's context ended.
+// dials is the maximum number of times that a command is tried. A command is tried again if it
+// waited for another caller to dial, and that caller's context ended.
 const dials = 3
 
 // Refresh updates the map of slots, if it is old.

@@ -247,8 +247,8 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 }
 
 // readsBy returns the owner string under which another party of p's owner already reads, or 0 if
-// there is none. p must share such a read: if the owner had two reads, an unlock couldn't tell which
-// of them to end.
+// there is none. p must share such a read: if the owner had two reads, an unlock couldn't tell
+// which of them to end.
 func (m *Shares) readsBy(s *SharesState, p int, side uint8) uint8 {
 	for q := range m.all() {
 		if n := s.parties[q].reading; side == reads && q != p && m.owner(q) == m.owner(p) &&
