@@ -10,12 +10,12 @@ import (
 type Notifier interface {
 	// Subscribe arranges for req.Wake to be called whenever any session releases or force-releases
 	// the named lock in the store. It returns when the subscription is active. A release after that
-	// must lead to a call of Wake, unless the message is lost, or another owner holds the lock by
+	// must lead to a call to Wake, unless the message is lost, or another owner holds the lock by
 	// then. A store may lose messages, since waiters also try again from time to time. The context
-	// applies only to the call of Subscribe: the subscription outlives it.
+	// applies only to the call to Subscribe: the subscription outlives it.
 	//
 	// If the subscription breaks, the session restores it, and then calls Wake once, since a
-	// release may have gone unnoticed. Unnecessary calls of Wake are allowed, but each costs an
+	// release may have gone unnoticed. Unnecessary calls to Wake are allowed, but each costs an
 	// attempt to acquire the lock.
 	//
 	// Wake doesn't block and may be called from any goroutine. It may be called a last time after
@@ -106,7 +106,7 @@ type Alerter interface {
 }
 
 // BatchRenewer is an optional interface of a [Session] that can renew many holds in few requests.
-// Without it, each hold is renewed by its own call of Renew, and these calls run concurrently.
+// Without it, each hold is renewed by its own call to Renew, and these calls run concurrently.
 type BatchRenewer interface {
 	// RenewBatch does for each request what Renew does. It calls answer once for each request, with
 	// the request's index, as soon as the store has answered that request. It may call answer from
@@ -178,7 +178,7 @@ type PlacesRequest struct {
 
 // PlacesResult is the answer to a [PlacesRequest].
 type PlacesResult struct {
-	// Holder is the one of the request's owners that holds the lock, or empty if none does.
+	// Holder is whichever of the request's owners holds the lock, or empty if none does.
 	Holder string
 	// Remaining is how long the present hold lasts, as in [AcquireResult].
 	Remaining time.Duration

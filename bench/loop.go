@@ -387,7 +387,7 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 			t.clashes += t.section.leave(t.me)
 		}
 		// Some packages release a lock when the context that was passed to Lock ends. So ignore
-		// errors of Unlock after the end of that context.
+		// errors from Unlock once that context has ended.
 		if err := side.Unlock(); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("unlock: %w", err)
 		}

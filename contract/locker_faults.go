@@ -52,8 +52,8 @@ type sentStep struct {
 	err        error
 }
 
-// The filter which selects steps by their fields. A zero field matches any value, except that a
-// zero kind doesn't match grants.
+// A which is a filter that matches steps by their fields. A zero field matches any value, except
+// that a zero kind doesn't match grants.
 type which struct {
 	kind  stepKind
 	name  string
@@ -89,8 +89,7 @@ func replyLost(x *transit) error {
 	return failure(backend.Unknown)
 }
 
-// requestLost doesn't carry the step out. The error doesn't tell the client whether it was carried
-// out.
+// requestLost doesn't carry the step out. The client can't tell that from the error.
 func requestLost(x *transit) error { return failure(backend.Unknown) }
 
 // notSent doesn't carry the step out. The error tells the client so.
@@ -493,8 +492,8 @@ func (f *faultyBackend) Open() backend.Session {
 // Limits implements [backend.Backend].
 func (f *faultyBackend) Limits() backend.Limits { return f.inner.Limits() }
 
-// A faultySession is a session of a faultyBackend. It has the methods of most capabilities, but
-// reports only the capabilities of the store.
+// A faultySession is a session of a faultyBackend. It implements most capabilities, but
+// reports only those of the store.
 type faultySession struct {
 	f         *faultyBackend
 	inner     backend.Session

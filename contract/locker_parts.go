@@ -60,8 +60,8 @@ func (l *lab) steady() time.Duration {
 	return l.legal(8 * time.Second)
 }
 
-// soon checks that f returns without waiting for a poll. In a bubble soon checks how long f takes.
-// In real time f only has to return.
+// soon checks that f returns without waiting for a poll. In a bubble, it checks how long f takes.
+// In real time, f only has to return.
 func (l *lab) soon(what string, f func()) {
 	l.Helper()
 	begin := time.Now()

@@ -386,10 +386,10 @@ func (o object) acquireRead(s modelStep, i int, t moment) []outcome {
 	return []outcome{in, out}
 }
 
-// bars returns two endings, which say how long notes keep out a Read. The store must refuse the
-// Read until the first, and is allowed to refuse it until the second. The first is that of the
-// notes that certainly keep the Read out. The second also takes into account the owner's own note,
-// and notes that are about as old as the Read.
+// bars returns two endings that say how long notes keep out a Read. The store must refuse the Read
+// until the first, and is allowed to refuse it until the second. Notes that certainly keep the Read
+// out count for both endings. The owner's own note, and notes that are about as old as the Read,
+// count only for the second.
 func (o object) bars(i int, arrived ending, t moment) (must, may ending) {
 	for j, n := range o.notes {
 		if n.ends.none() {

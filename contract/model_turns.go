@@ -8,8 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The answers of a store that refuses a step about permits permanently, because it knows no limit
-// for the semaphore, or because the step asks for more permits than the limit.
+// The answers of a store that permanently refuses a step about permits. Either the store knows no
+// limit for the semaphore, or the step asks for more permits than the limit.
 const noLimit, tooMany = "no limit", "too many"
 
 // works reports whether any owner holds permits.

@@ -6,9 +6,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// withOnePermit returns a variant of the store, for running the cases about locks in general on
-// semaphores. If a request for Permits doesn't say how many it wants, it asks for the only permit
-// of a semaphore.
+// withOnePermit returns a variant of the store that lets the general lock cases run on semaphores.
+// If a request for Permits doesn't say how many it wants, it asks for the only permit of a
+// semaphore.
 func (st Store) withOnePermit() Store {
 	open, fragile := st.Backend, st.Fragile
 	st.Backend = func() backend.Backend { return onePermitBackend{open()} }

@@ -167,8 +167,8 @@ func (h *hold) isLast(c *Client) bool {
 	return h.count == 1
 }
 
-// releaseLater continues an unlock in the background. There the unlock waits until another step of
-// the same hold has ended. why is the reason why the caller stopped waiting.
+// releaseLater continues an unlock in the background, once no other step of the same hold is under
+// way. why is the reason why the caller stopped waiting.
 func (h *hold) releaseLater(c *Client, why error) error {
 	s := c.lock()
 	defer c.unlock()
@@ -382,8 +382,8 @@ func (cl *claim) staysTaken(s *state) {
 }
 
 // lastRelease returns the request for the last release of a claim. If the lock is to stay taken,
-// the request says so. That includes a request that repeats the release, because the store's count
-// was higher than the client's.
+// the request says so, even when it repeats a release because the store's count was higher than the
+// client's.
 func (cl *claim) lastRelease(set *settings, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
 	if left := cl.Left(set.now()); left > 0 {

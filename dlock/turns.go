@@ -78,7 +78,7 @@ func (all *streaks) note(key lockKey, s streak) {
 }
 
 // A crowd is the set of other clients that wait for a lock that this client has held. It is
-// forgotten after a while without news of it.
+// forgotten if nothing is heard of it for a while.
 type crowd struct {
 	key   lockKey
 	skip  int     // how many releases this client lets pass

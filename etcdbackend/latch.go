@@ -98,8 +98,7 @@ func sameLatch(key []byte, kv *mvccpb.KeyValue) []*pb.Compare {
 	}}
 }
 
-// subscribeLatch implements Subscribe for a latch. Its waiters are notified of all changes of the
-// key.
+// subscribeLatch implements Subscribe for a latch. Waiters are notified of every change to its key.
 func (s *session) subscribeLatch(
 	ctx context.Context, req backend.SubscribeRequest,
 ) (backend.Subscription, error) {

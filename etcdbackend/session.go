@@ -79,16 +79,16 @@ func (s *session) Acquire(
 	return k.acquire(s, ctx, k.attempt(req.Name, req.Owner, s.store.ttl(req.Lease)), req)
 }
 
-// acquire assumes that the lock is free, unless there are signs to the contrary. If the assumption
-// is right, it acquires the lock in one round trip. It reads the keys first if another owner held
-// the lock when it was last seen, or if a lease would have to be granted.
+// acquire assumes that the lock is free. If that is right, it needs only one round trip. But if
+// another owner held the lock when it was last seen, or if a lease would have to be granted,
+// acquire reads the keys first.
 func (s *session) acquire(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (res backend.AcquireResult, err error) {
 	s.excludeOthers(a)
 	a.onlyUp = a.fair && !req.Reentry
 	at := line{lock: s.holds.guess(a.id)}
-	var told bool // a message will tell the waiter of the grant, so it needn't look again
+	var told bool // a message will announce the grant, so the waiter needn't look again
 	if a.fair && at.lock.free() && req.Place > 0 {
 		// The watcher's line may be out of date. That does no harm, since the request for a place
 		// checks whether another owner still holds the lock.
@@ -136,10 +136,9 @@ func (s *session) acquire(
 // wait handles an attempt at a lock that another owner holds. If the request asks for a place, wait
 // puts its owner in line. over reports whether the attempt has ended. If it has, remaining is how
 // much longer the lock will be held. remaining is negative if that isn't known or the hold never
-// ends. If the attempt hasn't ended, wait has looked again, and sets at to what it found. The
-// parameter last is the last holder whose lease was found to have ended. told says whether a
-// message will tell the owner when it gets the lock. In that case wait doesn't find out the
-// remaining time.
+// ends. If the attempt hasn't ended, wait has looked again, and *at is what it found. The parameter
+// last is the last holder whose lease was found to have ended. told says whether a message will
+// tell the owner when it gets the lock. In that case, wait doesn't determine the remaining time.
 func (s *session) wait(
 	ctx context.Context, a *attempt, req backend.AcquireRequest, at *line, last *record, told bool,
 ) (remaining time.Duration, over bool, err error) {
@@ -175,8 +174,8 @@ func (s *session) wait(
 	return 0, false, nil
 }
 
-// beginLine makes the first look of an attempt. If the kind has no places, it reads only the lock's
-// key.
+// beginLine looks at the lock for the first time in an attempt. If the kind has no places, it reads
+// only the lock's key.
 func (s *session) beginLine(ctx context.Context, a *attempt) (line, error) {
 	if a.fair {
 		return s.lookAtLine(ctx, a)
@@ -332,8 +331,7 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	return k.look(s, ctx, k.attempt(req.Name, req.Owner, 0), req)
 }
 
-// forceWrite force-releases the hold of a writer, and also the hold that the same owner has for
-// reading.
+// forceWrite force-releases a writer's hold, and the same owner's read hold, if there is one.
 func (s *session) forceWrite(
 	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {

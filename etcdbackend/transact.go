@@ -49,8 +49,8 @@ func transact[S any](
 	return false, record{}, err
 }
 
-// itself returns the key that it is given. Steps whose state is just the key of their hold pass it
-// to transact as the parameter found.
+// itself returns the key that it is given. Steps whose state is just the key of their hold use it
+// as transact's found function.
 func itself(_ context.Context, _ *attempt, key record) (record, error) { return key, nil }
 
 // carryOut carries out the change that an attempt has decided on. It reports whether it did so, and

@@ -32,7 +32,7 @@ type waiters struct {
 	delay time.Duration // how long a session needs, at most, to take a freed lock
 }
 
-// A waiter is what a session knows about its own wait for a lock.
+// A waiter records a session's wait for a lock.
 type waiter struct {
 	subs  int    // the number of the session's subscriptions
 	key   []byte // the session's key, perhaps already in etcd; nil if there is none
@@ -124,8 +124,8 @@ func (ws *waiters) join(ctx context.Context, name string) {
 	w.rev, w.ahead = res.Header.Revision, max(waiting(res, 1)-1, 0)
 }
 
-// vacant chooses a key for the session's wait for a lock, and returns the waiter and the key. If
-// the session doesn't wait for the lock, or already has a key, vacant returns nil.
+// vacant chooses the key with which the session will wait for a lock, and returns the waiter and
+// the key. If the session doesn't wait for the lock, or already has a key, vacant returns nil.
 func (ws *waiters) vacant(name string) (*waiter, []byte) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -138,8 +138,8 @@ func (ws *waiters) vacant(name string) (*waiter, []byte) {
 	return w, w.key
 }
 
-// current returns the lease for new keys. If half of the time of the present lease has passed, it
-// first replaces that with a new lease.
+// current returns the lease for new keys. If half of the present lease's time has passed, it gets a
+// new lease first.
 func (ws *waiters) current(ctx context.Context) (lease, error) {
 	ws.mu.Lock()
 	l := ws.lease
@@ -229,8 +229,8 @@ func (ws *waiters) unknown(name string) {
 	}
 }
 
-// courtesy returns how long the session waits, after a lock was freed at a revision, so that the
-// sessions ahead of it can take the lock.
+// courtesy returns how long the session waits after a lock was freed at revision rev. In that time,
+// the sessions ahead of it can take the lock.
 func (ws *waiters) courtesy(name string, rev int64) time.Duration {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

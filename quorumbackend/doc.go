@@ -101,9 +101,9 @@
 // writer would be bad, but is acceptable when it is rare, several stores make it rarer than one
 // store does.
 //
-// # When to take etcd
+// # When to use etcd instead
 //
-// A cluster of etcd decides by consensus, writes to disk before it answers, and numbers its
+// An etcd cluster decides by consensus, writes to disk before it answers, and numbers its
 // changes. A member that restarts has forgotten nothing, and the backend for etcd supports all
 // kinds of lock. If you run etcd, or can, use [github.com/seed951563bd/distsync/etcdbackend]. Use
 // this package if you have several Redis or Valkey servers, or can have them cheaply, and need

@@ -48,9 +48,9 @@ func clientError(err error) backend.ErrorKind {
 	}
 }
 
-// notSent returns err, which occurred before anything was sent, as a [backend.Error]. The kind is
-// Retry unless it is Refused. notSent also replaces redis.Nil, which could be mistaken for the
-// reply to the command.
+// notSent returns err, which occurred before anything was sent, as a [backend.Error]. Its kind is
+// Refused if withKind returns that kind, and Retry otherwise. notSent also replaces redis.Nil,
+// which could be mistaken for the reply to the command.
 func notSent(err error) error {
 	if err == redis.Nil {
 		err = fmt.Errorf("redis: no connection: %v", err)

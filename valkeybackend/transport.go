@@ -80,7 +80,8 @@ func (t *transport) SendBatch(ctx context.Context, cmds []redisson.Command) []re
 
 // SendApart returns when all commands are answered, or when the connection breaks. If the slot has
 // moved, SendApart sends all commands again, to the new node, but only once. It doesn't leave that
-// to the client, which would redirect each command by its own slot: some commands have no slot.
+// to the client, because the client would redirect each command by the command's own slot, and some
+// commands have no slot.
 func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
 	all := t.commands(cmds)
 	for i := range all {
@@ -127,8 +128,8 @@ func (t *transport) SendTo(
 	return a.Reply
 }
 
-// dials is the maximum number of times that a command is tried. It is tried again if it waited for
-// another caller to dial, and that caller's context ended.
+// dials is the maximum number of times that a command is tried. A command is tried again if it
+// waited for another caller to dial, and that caller's context ended.
 const dials = 3
 
 // Refresh updates the map of slots, if it is old.

@@ -96,7 +96,8 @@ type trap struct {
 	counted bool          // the request counts in Proxy.late
 }
 
-// NewProxy returns a proxy for the server at an address. Call Close when it is no longer needed.
+// NewProxy returns a proxy for the server at the given address. Call Close when the proxy is no
+// longer needed.
 func NewProxy(server string, protocol Protocol) (*Proxy, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -147,9 +148,8 @@ func (p *Proxy) SetDelay(d time.Duration) {
 	}
 }
 
-// Block stops all traffic in a direction, like a black hole. If one side closes its connection,
-// that isn't passed on in this direction, either. Connections can still be made, and Block closes
-// none.
+// Block stops all traffic in a direction, like a black hole. In that direction, the end of a
+// connection isn't passed on, either. Block closes no connections, and new ones can still be made.
 func (p *Proxy) Block(d Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

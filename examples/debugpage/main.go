@@ -4,7 +4,7 @@
 //	go run ./examples/debugpage                        # the locks are in memory
 //	go run ./examples/debugpage -redis localhost:6379  # the locks are on a server
 //
-// It runs until it gets a signal, or for the time that is given with the flag -for.
+// It runs until it gets a signal, or for the duration given by the -for flag.
 package main
 
 import (

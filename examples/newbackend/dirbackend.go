@@ -41,15 +41,15 @@ type DirBackend struct {
 	dir string
 }
 
-// The core uses type assertions to find a session's capabilities. This session has none of the
-// optional interfaces. Without backend.Notifier, waiters poll, at least every third of a lease.
+// The core uses type assertions to find a session's capabilities. This session implements none of
+// the optional interfaces. Without backend.Notifier, waiters poll, at least every third of a lease.
 // Without backend.BatchRenewer, each hold is renewed separately.
 var (
 	_ backend.Backend = (*DirBackend)(nil)
 	_ backend.Session = dirSession{}
 )
 
-// NewDirBackend returns a backend on a directory. It creates the directory if there is none.
+// NewDirBackend returns a backend that keeps its locks in dir. It creates dir if necessary.
 func NewDirBackend(dir string) (*DirBackend, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -70,9 +70,9 @@ func (b *DirBackend) Limits() backend.Limits {
 	return backend.Limits{Kinds: backend.KindsOf(backend.Fenced)}
 }
 
-// lockPath returns the file of a lock. A name may contain slashes, be "..", be too long for a file,
-// or differ from another name only in case, which some file systems ignore. A hash avoids all of
-// that.
+// lockPath returns the path of a lock's file. A lock's name may contain slashes, be "..", be too
+// long for a file name, or differ from another name only in case, which some file systems ignore. A
+// hash avoids all of these problems.
 func lockPath(dir, name string) string {
 	return filepath.Join(dir, fmt.Sprintf("%x.json", sha256.Sum256([]byte(name))))
 }
@@ -211,8 +211,8 @@ const (
 	freed
 )
 
-// step carries out a step on a lock atomically. It passes the lock's current contents to do, which
-// decides.
+// step carries out a step on a lock atomically. It calls do with the current contents of the lock's
+// file. Then it writes the file, removes it, or leaves it unchanged, as the result of do says.
 //
 // The kind of an error tells the core what it may assume. Retry means that the step was not carried
 // out, and won't be. Refused means, in addition, that another attempt would also fail. All other
@@ -327,7 +327,7 @@ func read(path string, now time.Time) (lockFile, error) {
 }
 
 // write replaces the file of a lock. It doesn't use fsync, which takes milliseconds. A power
-// failure can undo holds, but it also ends the processes that have them.
+// failure can undo holds, but it also ends their holders.
 func (s dirSession) write(path string, l lockFile) error {
 	text, err := json.Marshal(l)
 	if err != nil {

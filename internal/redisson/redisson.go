@@ -64,8 +64,8 @@ type Call struct {
 	Args   []string
 }
 
-// call returns a [Call] of a script. The parameter keys is the number of the call's keys. These are
-// the first words. The remaining words are its arguments.
+// call returns a [Call] of a script. The words are the call's keys, followed by its arguments. The
+// parameter keys is the number of keys.
 func call(script Script, keys int, words ...string) Call {
 	return Call{script, words[:keys:keys], words[keys:]}
 }

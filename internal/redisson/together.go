@@ -103,8 +103,8 @@ func (r Reply) each(n int) []Reply {
 	return all
 }
 
-// raisedAt matches the text that servers before 7.0, and miniredis, put before an error from inside
-// a script.
+// raisedAt matches the prefix that servers before 7.0, and miniredis, add to an error from inside a
+// script.
 var raisedAt = regexp.MustCompile(`^(?:(?:@?user_script)?: ?\d+: )+-?`)
 
 // failedStep returns the reply to a step of a joint call that failed with this error text.

@@ -246,9 +246,9 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 	}
 }
 
-// readsBy returns the owner string with which another party of the same owner already reads, or 0.
-// Party p must share that read: if the owner had two reads, an unlock couldn't tell which of them
-// to end.
+// readsBy returns the owner string under which another party of p's owner already reads, or 0 if
+// there is none. p must share such a read: if the owner had two reads, an unlock couldn't tell
+// which of them to end.
 func (m *Shares) readsBy(s *SharesState, p int, side uint8) uint8 {
 	for q := range m.all() {
 		if n := s.parties[q].reading; side == reads && q != p && m.owner(q) == m.owner(p) &&
@@ -382,8 +382,7 @@ func (m *Shares) endNested(s *SharesState, n uint8) {
 }
 
 // takeBack emits a background release of a claim. The client repeats the release as long as the
-// store might have something left of the hold, or an unanswered request might still acquire the
-// lock.
+// store's count might not be 0, or an unanswered request might still acquire the lock.
 func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	reply := m.carryOut(&s, lastRelease, side, n)
@@ -516,7 +515,7 @@ func (s *SharesState) held(n, side uint8) bool {
 	return true
 }
 
-// rivalSteps emits the events of the ideal client.
+// rivalSteps emits the events of the rival, an ideal client whose requests take no time.
 func (m *Shares) rivalSteps(s SharesState, calm bool, do sharesEmitter) {
 	if !m.Rival {
 		return
@@ -865,9 +864,9 @@ func (m *Shares) leave(s SharesState, p int, why string, do sharesEmitter) {
 	}
 }
 
-// swap chooses the hold that ends when party p, which reads by plain calls, unlocks: a lost hold of
-// any plain call or, if there is none, the oldest hold. The party that had the chosen hold gets
-// that of p instead.
+// swap is called when reader p unlocks. If p makes plain calls, swap chooses the hold that
+// ends: a lost hold of any plain call or, if there is none, the oldest hold. The party that had the
+// chosen hold gets p's hold instead.
 func (m *Shares) swap(s *SharesState, p int) {
 	if !m.Plain || s.parties[p].at == handed {
 		return
@@ -889,7 +888,7 @@ func (m *Shares) swap(s *SharesState, p int) {
 	q.reading, first.reading = first.reading, q.reading
 }
 
-// notice emits what happens when a reader notices that it joined a claim. Meanwhile the reader's
+// notice emits what happens when a reader notices that it joined a claim. By then, the reader's
 // call might have been canceled, or the claim lost.
 func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	n := s.parties[p].reading

@@ -173,7 +173,7 @@ func Inspect(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// list returns the reports on all locks as text, by name.
+// list returns the reports on all locks as text, keyed by lock name.
 func list(t testing.TB, s backend.Session, prefix string, limit int) map[string]string {
 	t.Helper()
 	all := make(map[string]string)

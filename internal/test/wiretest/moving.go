@@ -62,8 +62,9 @@ func handReplicated(t *testing.T, p Package, s *testservers.Sentinel) *Handing {
 	return h
 }
 
-// ClusterMasterDies tests that steps and subscriptions find a replica that took over, in a cluster
-// whose masters have one replica each. In a cluster the client isn't notified of a failover.
+// ClusterMasterDies tests that steps and subscriptions find the replica that took over, in a
+// cluster whose masters have one replica each. In a cluster, the client isn't notified of a
+// failover.
 func ClusterMasterDies(
 	t *testing.T, p Package, masters, replicas []*testservers.Server, o Options,
 ) {

@@ -3,7 +3,7 @@
 //
 // The program starts a guard, which is another process of the same program. The guard leads the
 // command's process group and is the command's parent. The program sends the guard the command's
-// deadline, and each later change of it. When the deadline has passed, or the program has ended,
+// deadline, and each later change to it. When the deadline has passed, or the program has ended,
 // the guard kills the command and all processes that the command has started. A stopped program
 // can't extend the deadline. If the guard itself is killed, the kernel kills the command, and the
 // program kills the other processes.
