@@ -198,9 +198,9 @@ type AcquireRequest struct {
 	Lease time.Duration
 
 	// Reentry is set if the owner believes that it already holds the lock. The result must then
-	// include Count. If Reentry isn't set, a Fair lock gives no second hold to an owner that
-	// already holds it. So an attempt to get a Fair lock can be repeated, even if the store has
-	// just given the owner the lock.
+	// include Count. If Reentry isn't set, an owner that already holds a Fair lock doesn't get a
+	// second hold. So an attempt to get a Fair lock can be repeated, even if the store has just
+	// given the owner the lock.
 	Reentry bool
 
 	// Waited is how long the owner has waited for the lock. If Place isn't zero and the owner
@@ -226,8 +226,9 @@ type AcquireRequest struct {
 	// the lock at once if the lock is free. Other stores ignore Waited for a Fair lock.
 	Waited, Place time.Duration
 
-	// Permits is the number of permits requested, at least 1. Limit is the total number of permits,
-	// or 0 for the last limit that the store was given. For other kinds, both fields are 0.
+	// Permits is the number of permits requested, at least 1. Limit is the total number of permits.
+	// If it is 0, the store uses the last limit that it was given. For other kinds, both fields are
+	// 0.
 	Permits, Limit int
 }
 

@@ -184,7 +184,7 @@ type Holder struct {
 
 // LockInfo is a lock as the store knows it.
 //
-// If the lock has no holders, the only meaningful Kind is Permits: then the name belongs to a
+// If the lock has no holders, Kind has no meaning, unless it is Permits. Then the name belongs to a
 // semaphore, and can't be used for another kind of lock. On Redis and Valkey a semaphore's limit is
 // a plain number, so the name might also be that of another program's key.
 type LockInfo struct {

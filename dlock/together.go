@@ -56,8 +56,8 @@ func joined(op string, parts []*part) error {
 }
 
 const (
-	// longestRound limits how long the call keeps some of the locks while the attempts at others
-	// are unanswered.
+	// longestRound limits how long the call keeps some of the locks while it waits for answers
+	// about the others.
 	longestRound = time.Second
 
 	// shortestRound is the minimum time that the other attempts get once one has been refused.
