@@ -98,13 +98,13 @@ type Session interface {
 }
 
 // Kind is a kind of lock. Every store supports [Exclusive] and the kinds that its [Limits] declare.
-// For any other kind, the steps return the error of [UnknownKind].
+// For any other kind, the steps return an [UnknownKind] error.
 //
 // Exclusive, Fenced and Fair are three ways to use one lock: locks of the same name exclude each
 // other, regardless of which of these kinds they are. Read and Write are the two sides of a
-// read-write lock. Permits belong to a semaphore. At any time, a name is used for a lock, a
-// read-write lock, or a semaphore. A step of a kind that doesn't fit this use fails with
-// [ErrConflict] at once, and changes nothing.
+// read-write lock. Permits belong to a semaphore. At any time, a name stands for a lock, a
+// read-write lock, or a semaphore. A step whose kind doesn't match fails with [ErrConflict] at
+// once, and changes nothing.
 type Kind uint8
 
 const (
@@ -198,34 +198,37 @@ type AcquireRequest struct {
 	Lease time.Duration
 
 	// Reentry is set if the owner believes that it already holds the lock. The result must then
-	// include Count. If Reentry isn't set, a Fair lock gives no second hold to an owner that
-	// already holds it. So an attempt to get a Fair lock can be repeated, even if the store has
-	// just given the owner the lock.
+	// include Count. If Reentry isn't set, an owner that already holds a Fair lock doesn't get a
+	// second hold. So an attempt to get a Fair lock can be repeated, even if the store has just
+	// given the owner the lock.
 	Reentry bool
 
 	// Waited is how long the owner has waited for the lock. If Place isn't zero and the owner
 	// doesn't get the lock now, the owner keeps waiting, and will ask again or release within
-	// Place. Only Write and Fair use these fields.
+	// Place. Write and Fair use both fields, and Read uses Waited. Other kinds use neither.
 	//
-	// If an attempt to get a Write fails, and its Place isn't zero, the store notes that its owner
-	// waits, and since when: now minus Waited. The note ends after Place unless the owner asks
+	// If an attempt to get a Write fails, and its Place isn't zero, the store keeps a note that the
+	// owner has been waiting, and for how long. The note ends after Place unless the owner asks
 	// again. It also ends when the owner acquires the Write, and when the owner releases, even if
 	// it holds nothing. While there is such a note, no owner that has waited for a shorter time can
-	// acquire the Read, even if nobody holds the Write. Remaining in the result is then how long
-	// the note can last. So writers get their turn, no matter how many readers there are. Notes
-	// don't affect an owner that already holds the Read or the Write.
+	// acquire the Read, even if nobody holds the Write. If nobody does, Remaining in the result of
+	// a Read is how long the note can last. So writers get their turn, no matter how many readers
+	// there are. Notes don't affect an owner that already holds the Read or the Write.
 	//
 	// If an attempt to get a Fair lock fails, and its Place isn't zero, the owner gets a place at
 	// the end of the line, or keeps the place that it has. That place lasts for the duration Place,
 	// counted from now, unless it is kept for longer: see [Liner]. If Place is zero, a failed
-	// attempt changes nothing. For a Fair lock, a Waited above zero has a different meaning: the
-	// store gave the owner the lock, but the owner learned of it too late to keep it. A store that
-	// gives locks for about a second puts such an owner first in line if it has no place, and gives
-	// it the lock at once if the lock is free. Other stores ignore Waited for a Fair lock.
+	// attempt changes nothing.
+	//
+	// For a Fair lock, Waited has a different meaning. If it isn't zero, the store gave the owner
+	// the lock before, but the owner learned of it too late to keep it. A store that gives a lock
+	// for only about a second then puts the owner first in line if it has no place, and gives it
+	// the lock at once if the lock is free. Other stores ignore Waited for a Fair lock.
 	Waited, Place time.Duration
 
-	// Permits is the number of permits requested, at least 1. Limit is the total number of permits,
-	// or 0 for the last limit that the store was given. For other kinds, both fields are 0.
+	// Permits is the number of permits requested, at least 1. Limit is the total number of permits.
+	// If it is 0, the store uses the last limit that it was given. For other kinds, both fields are
+	// 0.
 	Permits, Limit int
 }
 
@@ -239,21 +242,21 @@ type AcquireResult struct {
 	// right after the acquisition.
 	Count int
 
-	// Remaining is how long the present hold lasts without renewal, if the lock was not acquired.
+	// Remaining is how long the current hold lasts without renewal, if the lock was not acquired.
 	// It is negative if the hold never ends, or if its end isn't known. If a waiting writer's note
 	// keeps a Read out, Remaining is how long that note lasts, which is more than zero.
 	Remaining time.Duration
 
 	// Token is the fencing token of a Fenced lock that was acquired. It is never zero. It is larger
 	// than the tokens of all earlier holds of that name and kind, including holds that were lost or
-	// force-released. A re-entry returns the token of the present hold. For other kinds, Token is
+	// force-released. A re-entry returns the token of the current hold. For other kinds, Token is
 	// zero.
 	Token uint64
 }
 
-// ReleaseRequest is a request to give back one hold. For Write, it also removes the note of a
-// waiting owner, and then wakes all waiters. For a Fair lock that the owner doesn't hold, it gives
-// up the owner's place in line. For Permits, it gives back all permits of the owner.
+// ReleaseRequest is a request to give back one hold. For Write, it also removes the owner's note,
+// if there is one, and then wakes all waiters. For a Fair lock that the owner doesn't hold, it
+// gives up the owner's place in line. For Permits, it gives back all permits of the owner.
 type ReleaseRequest struct {
 	Kind  Kind
 	Name  string
@@ -266,19 +269,19 @@ type ReleaseRequest struct {
 	Permits int
 
 	// Keep, unless it is zero, is how long the lock stays taken after its owner's last release,
-	// counted from now. The outcome is then [Kept]. The store doesn't wake waiters, which try again
-	// when they would have tried anyway. It wakes only subscribers that watch (see
-	// SubscribeRequest.Watches). Keep may be longer or shorter than the lease. After that time, the
-	// lock is like one whose lease has expired.
+	// counted from now. The outcome is then [Kept]. The store wakes only subscribers that watch
+	// (see SubscribeRequest.Watches). Waiters aren't woken, and retry as if there had been no
+	// release. Keep may be longer or shorter than the lease. After that time, the lock is like one
+	// whose lease has expired.
 	//
 	// Until then, the lock is held by an owner that no request can name. The former owner can't
 	// acquire or renew it. Late or repeated requests of the former owner change nothing, and leave
 	// no note and no place in line. If it releases again with Keep, the outcome is Kept, and
 	// nothing changes. If it releases without Keep, the outcome is NotHeld. A Look reports the lock
 	// as held, and as Kept. An Inspector names the former owner. A ForceRelease frees the lock. An
-	// owner that held both the Write and the Read keeps the Read. The Write may then stay taken
-	// until the Read would end, if that is later. For Permits, other owners can still acquire the
-	// permits that aren't kept.
+	// owner that held both the Write and the Read keeps the Read. If the Read's lease lasts longer
+	// than Keep, the Write may stay taken for as long as that lease. For Permits, other owners can
+	// still acquire the permits that aren't kept.
 	//
 	// Keep is a whole number of milliseconds, even if leases are coarser. If the store counts
 	// leases in longer steps, the session itself frees the lock on time. If the session's process

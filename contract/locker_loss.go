@@ -61,7 +61,7 @@ var lossCases = []testCase{
 		tags: Essential | differs | forReaders | readersDiffer, run: locker(wiped)},
 }
 
-// lateUnlock covers a bug of etcd's Mutex: Unlock returns nil although the lease was revoked.
+// lateUnlock covers a bug in etcd's Mutex: Unlock returns nil although the lease was revoked.
 func lateUnlock(l *lab) {
 	p, q := l.process(), l.process()
 	for name, how := range map[string]dlock.AcquireOption{
@@ -173,7 +173,7 @@ func fixedLease(l *lab) {
 	l.wantError(lk.UnlockContext(l.ctx), "the unlock", dlock.ErrLost)
 }
 
-// watched covers two bugs of other libraries. In redis/rueidis#923 renewals drift by the sum of all
+// watched covers two bugs in other libraries. In redis/rueidis#923 renewals drift by the sum of all
 // delays. In redisson/redisson#7272 renewals continue after the unlock.
 func watched(l *lab) {
 	lease := l.brisk()

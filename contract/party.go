@@ -184,8 +184,8 @@ func (p party) lookAll(name string) backend.LookResult {
 	return res
 }
 
-// has checks that the lock is held, and how many of the holds are the party's. If the count is 0,
-// the lock must be held by another party.
+// has checks that the lock is held, and that the party has the given number of holds. If that is 0,
+// another party must hold the lock.
 func (p party) has(name string, count int) {
 	p.e.Helper()
 	if res := p.look(name); !res.Held || res.Count != count {
@@ -219,10 +219,10 @@ func (p party) lasts(name string, lease time.Duration, since time.Time) {
 }
 
 // checkRemaining checks the remaining time that a step reported for a lease. The parameter since is
-// the earliest time at which the lease can have begun. The remaining time must not be longer than
-// the lease. It is allowed to be shorter by the time that has passed since then. In real time it is
-// allowed to be shorter by another 100 ms, because a server can be interrupted after it has read
-// its clock.
+// the earliest time at which the lease can have begun. The remaining time must be at most the
+// lease, and at least the lease minus the time that has passed since then. If time isn't virtual,
+// it may be shorter by another 100 ms, because a server can be interrupted after it has read its
+// clock.
 func (e *env) checkRemaining(step string, remaining, lease time.Duration, since time.Time) {
 	e.Helper()
 	unit := e.leaseStep()
@@ -243,8 +243,8 @@ type term struct {
 	since time.Time
 }
 
-// after returns the new term of a hold with term x, once another step has given it a lease. A Read
-// or Write keeps the longer lease. Other kinds take the new one.
+// after returns the term that follows x when a step gives the hold another lease. A Read or Write
+// keeps the longer of the two leases. Other kinds take the new one.
 func (x term) after(k backend.Kind, lease time.Duration, since time.Time) term {
 	if lengthens(k) && x.lease > lease {
 		return x

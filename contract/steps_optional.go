@@ -101,7 +101,7 @@ var notifierCases = []testCase{
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			// Use twenty locks at once, so that subscriptions, releases and closings overlap. Half
+			// Use twenty locks at once, so that calls of Subscribe, Release and Close overlap. Half
 			// of the subscriptions only watch the holders.
 			e.parallel(20, func(i int) error {
 				name := fmt.Sprint("lock", i)
@@ -143,8 +143,8 @@ var notifierCases = []testCase{
 			sub.Close()
 			before := first.calls()
 			// Two other subscriptions show when the notifications of the releases have arrived. One
-			// belongs to the same session, whose messages arrive in the same way. The other belongs
-			// to another session.
+			// belongs to the same session as the closed one, so its messages arrive in the same
+			// way. The other belongs to another session.
 			again, sub := b.subscribe("lock")
 			defer sub.Close()
 			witness, sub2 := c.subscribe("lock")

@@ -26,8 +26,8 @@ import (
 // Locks on several servers aren't acquired at the same instant, but all are held when the call
 // returns. A store that doesn't answer for one lock delays the others by at most a second.
 //
-// Each lock is acquired with the defaults of its Locker (see [Locker.With]), except for [Wait]. A
-// call waits for all locks together at most as long as the shortest Wait among the defaults.
+// Each lock is acquired with the defaults of its Locker (see [Locker.With]), except for [Wait]: the
+// shortest Wait among the defaults limits the whole call.
 //
 // Passing two Lockers for the same lock is an error, even if they are of different kinds, such as
 // both sides of an [RWLocker]. If the two Lockers belong to different clients, the mistake goes

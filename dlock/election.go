@@ -31,8 +31,8 @@ type Election struct {
 }
 
 // Election returns a candidate in the election with the given name. Each call returns a new
-// candidate. Candidates compete even within one client. If the store has no fenced locks, every
-// error wraps [errors.ErrUnsupported].
+// candidate. Candidates compete even within one client. If the store doesn't support fenced locks,
+// every error wraps [errors.ErrUnsupported].
 func (c *Client) Election(name string) *Election {
 	e := &Election{joined: make(chan struct{})}
 	e.locker.make(c, protocol.Kind(backend.Fenced), name)
@@ -63,8 +63,8 @@ func (c *Client) Election(name string) *Election {
 // if the name is empty or lead is nil, and during another Run of this Election. If the store hasn't
 // confirmed the release, the error of the release is joined with lead's, as in [Locker.Do]. If lead
 // panics, or ends its goroutine, the lock is released. If lead has re-entered the lock and not
-// unlocked it again, Run also releases that re-entry, and logs it. A goroutine that lead has
-// started and not waited for no longer has the lock.
+// unlocked it again, Run also releases that re-entry, and logs it. A goroutine that lead
+// started, and that continues after lead has returned, no longer has the lock.
 //
 // Each candidate is a separate owner, even if ctx names an owner. lead can re-enter the lock with
 // the context that it was given.
@@ -239,8 +239,8 @@ func leaderOf(holders []Holder) string {
 // there is none. The store notifies Changes of releases if it can. Changes also asks the store at
 // the end of the leader's lease, and each time a third of the client's lease has passed. So it
 // notices a change within a third of the client's lease. It can miss leaders that lead for a
-// shorter time, leaders that come and go while the body of the loop runs, and the repeated election
-// of one client.
+// shorter time, leaders that come and go while the body of the loop runs, and the re-election of
+// the same client.
 //
 // While the store returns errors, Changes yields only the first of them. When the store answers
 // again, Changes yields the leader again. The last error says why the loop ends. It is the error of

@@ -28,8 +28,8 @@ type HoldInfo struct {
 	// is its number in goroutine dumps. For permits it is "permits".
 	By string
 
-	// Caller is the file and line of the call that acquired the lock, as "/src/orders/ship.go:42".
-	// It is empty unless [WithCallers] is set.
+	// Caller is the file and line of the call that acquired the lock, such as
+	// "/src/orders/ship.go:42". It is empty unless [WithCallers] is set.
 	Caller string
 
 	Since   time.Time // when the request that got the lock was sent, or the lock was handed over
@@ -132,7 +132,7 @@ func called(p party, kind protocol.Kind) string {
 	}
 }
 
-// Stats contains a client's counters, which start at its creation.
+// Stats contains a client's counters. They are 0 when the client is created.
 type Stats struct {
 	// Acquisitions, by how the lock was acquired: see [Via].
 	FromStore, HandedOver, Reentered, Joined, Granted uint64
@@ -184,7 +184,7 @@ type Holder struct {
 
 // LockInfo is a lock as the store knows it.
 //
-// If the lock has no holders, the only meaningful Kind is Permits: then the name belongs to a
+// If the lock has no holders, Kind has no meaning, unless it is Permits. Then the name belongs to a
 // semaphore, and can't be used for another kind of lock. On Redis and Valkey a semaphore's limit is
 // a plain number, so the name might also be that of another program's key.
 type LockInfo struct {
@@ -198,7 +198,7 @@ type LockInfo struct {
 
 // Inspect asks the store who holds the lock with the given name, whatever its kind, or who holds
 // the permits of the semaphore with that name. A LockInfo without Holders describes a free lock.
-// Errors are those of [Locker.IsLocked]. If the store can't say, the error wraps
+// Errors are those of [Locker.IsLocked]. If the store doesn't support this, the error wraps
 // [errors.ErrUnsupported].
 func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	mustBeContext(ctx)
@@ -326,7 +326,7 @@ func (l *Locker) Holder(ctx context.Context) (Holder, error) {
 // [RWLocker] it returns the readers, at most a thousand. For the writing side it returns the
 // writer. Readers that got the lock from a writer of this client appear as a single Holder of Kind
 // Write, since the store knows only the writer. Errors are those of [Locker.IsLocked]. If the store
-// can't say, the error wraps [errors.ErrUnsupported].
+// doesn't support this, the error wraps [errors.ErrUnsupported].
 func (l *Locker) Holders(ctx context.Context) ([]Holder, error) {
 	l.mustBeMade()
 	holders, err := l.holders(ctx)
@@ -352,8 +352,8 @@ func (l *Locker) holders(ctx context.Context) ([]Holder, error) {
 }
 
 // Holders asks the store who holds permits, in one round trip. It returns at most a thousand
-// holders. Errors are those of [Locker.IsLocked]. If the store can't say, the error wraps
-// [errors.ErrUnsupported].
+// holders. Errors are those of [Locker.IsLocked]. If the store doesn't support this, the error
+// wraps [errors.ErrUnsupported].
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	l := s.mustBeMade()
 	holders, err := l.holders(ctx)

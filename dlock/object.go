@@ -6,9 +6,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// An object contains what this client has to do with one lock: its holds and its waiting calls.
-// While there are any, the object is in the client's table. A claim that has ended might still
-// refer to an object that is no longer in the table.
+// An object is one lock as this client sees it: the client's holds and its waiting calls. While
+// there are any, the object is in the client's table. A claim that has ended might still refer to
+// an object that is no longer in the table.
 type object struct {
 	name   string
 	family protocol.Family
@@ -73,7 +73,7 @@ func (cl *claim) present(s *state) *object {
 	return s.objects[cl.object.family][cl.object.name]
 }
 
-// is reports whether the object is that of the Locker's lock.
+// is reports whether the object is the one for the Locker's lock.
 func (o *object) is(l *Locker) bool { return o.name == l.name && o.family == l.kind.Family() }
 
 // A lockKey identifies a lock by its name and family.

@@ -17,8 +17,8 @@ import (
 // that lock, it makes the next round, for the other locks.
 //
 // Calls that repeatedly conflict with each other pause between their rounds. The pause is random
-// and grows. If several locks are refused, a call waits for the first of them in the order of
-// names. So of all calls that want the same locks, one gets that lock, and the others wait for it.
+// and grows. If several locks are refused, a call waits for the one whose name comes first. So of
+// all calls that want the same locks, one gets that lock, and the others wait for it.
 
 // together is the state of a call for several locks.
 type together struct {
@@ -56,8 +56,8 @@ func joined(op string, parts []*part) error {
 }
 
 const (
-	// longestRound limits how long the call keeps some of the locks while the attempts at others
-	// are unanswered.
+	// longestRound limits how long the call keeps some of the locks while it waits for answers
+	// about the others.
 	longestRound = time.Second
 
 	// shortestRound is the minimum time that the other attempts get once one has been refused.
@@ -126,7 +126,8 @@ func (t *together) agree() {
 	}
 }
 
-// watchVariables makes the clients notice when the Lockers of a MultiLocker become unreachable.
+// watchVariables makes the clients notice when a Locker of a MultiLocker is dropped: see
+// watchVariable.
 func (t *together) watchVariables() {
 	for _, p := range t.parts {
 		if p.who.party == party(p.locker.plain) {
@@ -135,9 +136,9 @@ func (t *together) watchVariables() {
 	}
 }
 
-// keep makes all locks stay taken for the time that the caller asked for. acquire calls keep only
-// when the call holds all locks. If it did so earlier, and the call then had to release some of the
-// locks, these would stay taken, even those that the call's owner held before.
+// keep makes all locks stay taken for the time that the caller asked for. acquire calls it only
+// once the call holds all locks. Otherwise a lock that the call had to release again would stay
+// taken, even one that the call's owner already held before the call.
 func (t *together) keep() {
 	for _, p := range t.parts {
 		if p.atLeast > 0 {
@@ -537,7 +538,7 @@ func (t *together) abandon() {
 }
 
 // releaseParts performs one release of each part's hold, all concurrently, and records the results.
-// If quiet is true, the traces aren't told of an unlock.
+// If quiet is true, it doesn't report the releases to the traces.
 func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	var tasks []func()
 	for c, parts := range byClient(parts) {
@@ -546,9 +547,9 @@ func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	atOnce(tasks)
 }
 
-// releaseTogether is releaseParts for the parts of one client. If a hold will be handed over, that
-// is done after the other releases, because the call that receives it might also want the other
-// locks. But a hand-over waits for at most shortestRound, in case the other releases hang.
+// releaseTogether is like releaseParts, but for the parts of one client. Holds that will be handed
+// over come last, because the calls that receive them might also want the other locks. But a
+// hand-over waits for at most shortestRound, in case the other releases hang.
 func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool) {
 	var first, then []*part
 	for _, p := range slices.Backward(parts) { // the first lock last

@@ -103,9 +103,9 @@ func (s *Store) Lose(name string) {
 	}
 }
 
-// Wipe makes the store lose all locks, like a Redis that restarts without its data. It also loses
-// locks that stay taken without a holder. The holders aren't notified. Each relies on its lock
-// until its next renewal, for at most a third of its lease, or until a fixed lease expires.
+// Wipe makes the store lose all locks, like a Redis server that restarts without its data. It also
+// loses locks that stay taken without a holder. The holders aren't notified. Each relies on its
+// lock until its next renewal, for at most a third of its lease, or until a fixed lease expires.
 // Meanwhile waiters can get the locks. Fencing tokens continue to increase.
 func (s *Store) Wipe() { s.mem.Wipe() }
 

@@ -220,9 +220,8 @@ func (ls *leases) discard(all ...lease) {
 	}
 }
 
-// revokeIn revokes a lease after d. If the session is closed before then, the lease is left to run
-// out instead. The same happens if d is longer than longestTimed, because a few more seconds don't
-// matter then.
+// revokeIn revokes a lease after d. If the session is closed before then, or d is longer than
+// longestTimed, the lease runs out instead. After so long, a few more seconds don't matter.
 func (ls *leases) revokeIn(l lease, d time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -333,8 +332,8 @@ func (ls *leases) due(now time.Time) []lease {
 	return due
 }
 
-// close revokes all idle leases in the background, and also the given lease, unless its id is 0. It
-// doesn't wait for that. Leases that can't be revoked within longestGrant run out.
+// close starts to revoke all idle leases, and also the given lease, unless its id is 0. It returns
+// without waiting for the store. Leases that can't be revoked within longestGrant run out.
 func (ls *leases) close(last lease) {
 	ls.stop()
 	ls.mu.Lock()
@@ -400,8 +399,8 @@ func (ls *leases) settle() {
 	<-settled
 }
 
-// revokeAll revokes the leases of a closed session. It keeps trying for up to longestGrant,
-// although Close doesn't wait for it, since a lease may last for hours.
+// revokeAll revokes the leases of a closed session. Since a lease may last for hours, it keeps
+// trying for up to longestGrant. Close doesn't wait for it.
 func (ls *leases) revokeAll(all []lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), longestGrant)
 	defer cancel()

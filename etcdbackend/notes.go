@@ -13,8 +13,8 @@ import (
 
 // A note records that a writer waits, and for how long. It is a key with its own lease. Each
 // refused attempt of the writer writes the note again, but only if the hold that keeps the writer
-// out hasn't changed. So a late request does nothing after the writer has acquired the lock. It
-// also fails after the writer has given up, since the note's lease no longer exists then.
+// out hasn't changed. So a late request does nothing after the writer has acquired the lock. After
+// the writer has given up, a late request fails, since the note's lease no longer exists.
 //
 // Deciding whether a writer or a reader came first doesn't involve comparing the clocks of two
 // machines. Readers and writers state how long they have waited, and the server tells how long ago
@@ -70,8 +70,8 @@ func (s *session) leaveNote(
 	return false, found, err
 }
 
-// stillOut returns the condition that the hold that keeps a writer out hasn't changed. Once the
-// writer has acquired the lock, that condition is never true again.
+// stillOut returns conditions that are true while the hold that keeps a writer out is unchanged.
+// Once the writer has acquired the lock, they are never all true again.
 func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 	if at.write.free() {
 		reader := at.reads[0]

@@ -12,7 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A scene is a step's knowledge of a read-write lock, as far as the step needs it.
+// A scene is the state of a read-write lock as a step sees it. It contains only the parts that the
+// step needs.
 type scene struct {
 	rev   int64    // the revision of this state; 0 if not known
 	write record   // the writer's hold
@@ -30,8 +31,8 @@ func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
 	return s.scene(a.id, res)
 }
 
-// foundScene returns the scene that a refused attempt saw. The parameter key is the record of the
-// key that the attempt wanted to change, as it was then.
+// foundScene returns the scene that a refused attempt saw. The parameter key is the record that the
+// attempt found under the key that it wanted to change.
 func (s *session) foundScene(_ context.Context, a *attempt, key record) (scene, error) {
 	switch {
 	case a.seen != nil:
@@ -43,8 +44,8 @@ func (s *session) foundScene(_ context.Context, a *attempt, key record) (scene, 
 	}
 }
 
-// scene parses the answer to the requests of [store.reads]. For a writer, these read the lock's key
-// and the readers' keys. For a reader, they read the reader's own key, the lock's key, the notes,
+// scene parses the answer to the requests of [store.reads]. A writer's requests read the lock's key
+// and the readers' keys. A reader's requests read the reader's own key, the lock's key, the notes,
 // and keys of other kinds of lock.
 func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	at.rev = res.Header.GetRevision()
@@ -190,8 +191,8 @@ func (at scene) others(owner string) (leases []int64) {
 	return append(leases, leasesOf(at.reads)...) // even the owner's own read keeps it from writing
 }
 
-// acquireRead acquires the lock for a reader. Like acquire, it first assumes that nothing keeps the
-// reader out, here a writer or a note, unless there are signs to the contrary.
+// acquireRead acquires the lock for a reader. Like acquire, it first assumes that no writer or note
+// keeps the reader out, unless [session.looksFirst] returns true.
 func (s *session) acquireRead(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (res backend.AcquireResult, err error) {
@@ -247,8 +248,8 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 	}
 }
 
-// seeReads finds out who reads and who writes. For that it looks at the lock as an attempt to write
-// would, and returns that attempt, and what it found.
+// seeReads finds out who reads and who writes. It looks at the lock as an attempt to write would,
+// and returns that attempt and the scene.
 func (s *session) seeReads(ctx context.Context, reads *attempt) (*attempt, scene, error) {
 	a := &attempt{id: writeOf(reads.id)}
 	s.excludeOthers(a)

@@ -73,8 +73,8 @@
 //   - name: only with [WithNameLabel].
 //
 // An instrument that the program's SDK drops, for example with a view, costs next to nothing. If
-// none is dropped, a lock with its unlock causes nine measurements. They take 2 µs of CPU with
-// version 1.47, nearly all of it in the SDK.
+// none is dropped, a Lock and its Unlock make nine measurements. With version 1.47 of the SDK, they
+// take 2 µs of CPU time, nearly all of it in the SDK itself.
 //
 // Calls with an empty name, or on a closed client, aren't counted.
 //

@@ -8,9 +8,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// longestSecondLook limits the pause before an attempt looks at the lock a second time. The pause
-// is normally as long as the session waits for the other stores, which might be minutes. A shorter
-// one would cost round trips and might split the votes between owners.
+// longestSecondLook limits the pause before an attempt looks at the lock a second time. Without a
+// limit, the pause would be as long as the session waits for the other stores, which might be
+// minutes. But a much shorter pause would cost round trips and might split the votes between
+// owners.
 const longestSecondLook = 100 * time.Millisecond
 
 // attempt tries to acquire a lock that the owner doesn't hold.
@@ -19,9 +20,9 @@ const longestSecondLook = 100 * time.Millisecond
 // refusal if the lock isn't free there either. If the lock is free there, there are two possible
 // reasons. Another owner might just have obtained the first store's vote, or released the other
 // stores' votes. That state lasts only a moment. Or the first store might have a leftover hold,
-// because it hung during the release, its clock stands still, or an attempt died. To find out,
-// attempt looks again shortly after. If nothing has changed by then, it asks the other stores
-// without the first.
+// because it hung during the release, its clock has stopped, or an owner died during an attempt. To
+// find out, attempt looks again shortly after. If nothing has changed by then, it asks the other
+// stores without the first.
 func (s *session) attempt(
 	ctx context.Context, h *hold, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
@@ -150,9 +151,8 @@ func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone 
 // also have refused. Its Remaining is the time for which another attempt would be pointless.
 //
 // Holds that end at the same time belong to one owner. If a majority of the stores has such holds,
-// not counting the first store, the waiters listen at one of them, since the owner will release the
-// lock there. For a read-write lock, the times don't identify an owner, since there might be
-// several holders.
+// not counting the first store, the session waits for the release at one of these stores. For a
+// read-write lock, the times don't identify an owner, since there might be several holders.
 func (s *session) refusedBy(
 	alone *store, req backend.AcquireRequest, res backend.AcquireResult, o others,
 ) backend.AcquireResult {

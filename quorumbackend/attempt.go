@@ -246,10 +246,9 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 	return true
 }
 
-// arriveLocked records that a lock was acquired. A detour, which changes the order of the stores
-// for a name, continues if the attempt needed it. That is the case if the store that is usually
-// asked first didn't grant the lock. Otherwise the detour ends, and for a while a refusal by a
-// single store is believed.
+// arriveLocked records that a lock was acquired. If there is a detour, and the store that is
+// usually asked first didn't grant the lock, the detour continues, since the attempt needed it.
+// Otherwise the detour ends, and for a while a refusal by a single store is believed.
 func (s *session) arriveLocked(a *attempt) {
 	d, now := s.detours[a.h.name], time.Now()
 	switch {
@@ -280,7 +279,7 @@ func (s *session) fail(
 	s.mu.Unlock()
 	var pause time.Duration
 	if a.isRefused() && a.yes != 0 && len(a.no) <= len(s.stores)-s.need {
-		pause = s.sitOut(h.name) // begin the pause before the released votes wake others
+		pause = s.sitOut(h.name) // the pause begins before the released votes wake others
 	}
 	if burnt && !over {
 		s.giveBack(ctx, h, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Lease: req.Lease},

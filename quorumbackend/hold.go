@@ -18,7 +18,7 @@ type key struct {
 // and which stores granted it. The session's mutex guards its fields.
 type hold struct {
 	key
-	turn  chan struct{} // full while some step has the sole right to change count
+	turn  chan struct{} // full while a step has the exclusive right to change count
 	users int           // the number of steps that use the hold or wait for it
 
 	// attempt is the owner name in requests to the stores: the owner's name with a number. Each
@@ -38,8 +38,9 @@ type hold struct {
 	rounds uint32        // the number of renewals: see vote.since
 	lease  time.Duration // the last lease
 	ends   time.Time     // when every requested lease has expired
-	// barred is the set of stores that might still carry out a release of a Read with this attempt.
-	// It is used for a Write and for the Read within it.
+	// barred is the set of stores that might still carry out the release of an earlier Read with
+	// the same attempt name. It would also release a new Read. barred is used for a Write and for
+	// the Read within it.
 	barred set
 }
 

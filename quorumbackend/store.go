@@ -33,8 +33,9 @@ type store struct {
 	least   time.Duration        // the minimum wait for the store
 	began   time.Time
 	trip    atomic.Int64 // smoothed response time; 0: no answer yet
-	// silence is the pause before the next debt is paid at the store. It is 0 unless the store
-	// failed to answer the last release for a debt. The session's mutex guards silence and resume.
+	// silence is how long the session pauses before it sends the store another release for a debt.
+	// It is 0 unless the store left the last one unanswered. The session's mutex guards silence and
+	// resume.
 	silence time.Duration
 	resume  time.Time    // no debt is paid at the store before this time
 	down    atomic.Int64 // until when the store counts as down, in ns after began; 0 if it isn't
@@ -124,7 +125,7 @@ type round[Res any] struct {
 	s       *session
 	caller  context.Context
 	ctx     context.Context // context of the requests
-	stop    func() bool     // once called, the end of caller no longer cancels ctx; may be nil
+	stop    func() bool     // stops the end of caller from canceling ctx; may be nil
 	cancel  context.CancelFunc
 	do      func(context.Context, *store) (Res, error)
 	replies chan reply[Res]

@@ -57,13 +57,13 @@
 // that time, etcd may keep the lock for some seconds more, and meanwhile runs are skipped.
 //
 // The lock should stay taken for most of the period in two cases:
-//   - The schedule is one like "@every 5m", which counts from the start of each process. Then the
-//     replicas' runs are up to a period apart, even if their clocks agree.
+//   - The schedule counts from the start of each process, as "@every 5m" does. Then the replicas'
+//     runs are up to a period apart, even if their clocks agree.
 //   - [cron.DelayIfStillRunning] wraps the wrapper of this package. A replica that is late would
-//     run a job that another has run long before. With the lock, neither this wrapper nor
+//     run a job that another replica ran long before. With the lock, neither this wrapper nor
 //     [cron.SkipIfStillRunning] is needed.
 //
-// # How a job hears of a loss
+// # Losses
 //
 // A cron.Job has no context and no error. A [Func] has both. Its context ends if the lock is lost,
 // and its error is logged. Any other job continues when its lock is lost, for example because the

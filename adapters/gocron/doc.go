@@ -71,8 +71,8 @@
 //     start at). Then the replicas' runs are at different times, by up to a period, whatever their
 //     clocks say.
 //   - Runs wait for each other (gocron.WithLimitConcurrentJobs, or gocron.WithSingletonMode, with
-//     gocron.LimitModeWait). A replica that is late would run a job that another has run long
-//     before. gocron.LimitModeReschedule skips such runs.
+//     gocron.LimitModeWait). A replica that is late would run a job that another replica ran
+//     long before. gocron.LimitModeReschedule skips such runs.
 //
 // If jobs need different times, give each a Locker of its own, with
 // [gocron.WithDistributedJobLocker].

@@ -18,8 +18,8 @@ import (
 	"github.com/seed951563bd/distsync/cmd/distsync/internal/child"
 )
 
-// The signals in the variable ending end the wait for a lock. While the command runs, they are
-// forwarded to it, and so are the signals in the variable others.
+// These are the signals that distsync handles. Signals in the first list interrupt a wait for a
+// lock. While the command runs, signals in both lists are forwarded to it.
 var (
 	ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 		syscall.SIGUSR1, syscall.SIGUSR2}

@@ -11,8 +11,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// A log stores messages in numbered partitions, and for each partition the position up to which
-// they were handled.
+// A log stores messages in numbered partitions. For each partition, it also stores the position up
+// to which the messages were handled.
 type log interface {
 	// Next waits for the messages that follow the last committed position of a partition.
 	Next(ctx context.Context, partition string) (messages []string, position int, err error)

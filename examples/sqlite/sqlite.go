@@ -267,7 +267,7 @@ func (st *step) limit(permits, limit int) (int, error) {
 }
 
 // mine returns the owner's hold. If that hold has a different number of permits than the request,
-// mine deletes it, and returns a hold with the count 0.
+// mine deletes it, and returns a hold with count 0.
 func (st *step) mine(kind backend.Kind, owner string, permits int) (hold, error) {
 	h := st.of(owner)
 	if kind == backend.Permits && h.count != permits {
@@ -343,8 +343,8 @@ func (s session) Look(
 	return res, err
 }
 
-// notDone adds the error kind to the error of a step whose transaction wasn't committed, so that
-// the step has changed nothing.
+// notDone adds a [backend.ErrorKind] to the error of a step. The step has changed nothing, since
+// its transaction wasn't committed.
 func notDone(err error) error {
 	if errors.Is(err, backend.ErrConflict) || errors.Is(err, backend.ErrNoLimit) ||
 		errors.Is(err, backend.ErrTooMany) {

@@ -41,7 +41,8 @@ const (
 	// lookEvery is the minimum time between two requests for the holders of a lock.
 	lookEvery = 20 * time.Millisecond
 
-	// refusalLasts is how long a client counts as waiting after an attempt of its own was refused.
+	// refusalLasts is how long this client counts as waiting for a lock after its last attempt to
+	// acquire the lock was refused.
 	refusalLasts = time.Second
 
 	// strangersStay is how long a client is remembered after it was seen holding a lock.
@@ -69,7 +70,7 @@ var (
 	permittedScript = newScript(`return redis.call('zrange', KEYS[1], 0, 9);`)
 )
 
-// redissonOwner matches the owner strings of Redisson: a UUID and the number of a thread.
+// redissonOwner matches Redisson's owner strings: a UUID and the number of a thread.
 var redissonOwner = regexp.MustCompile(
 	`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+(:write)?$`)
 
@@ -84,7 +85,7 @@ func hashedHolder(owner string) (client string, stranger bool) {
 
 // permitHolder returns a string that identifies the owner of a permit. It takes the permit's id or
 // the owner's [holder], neither of which reveals the client. Redisson's ids are random, so all
-// owners of Redisson get the same string.
+// of Redisson's owners get the same string.
 func permitHolder(id string) (holder string, stranger bool) {
 	if ours, _ := isOurs(id); ours || len(id) == holderLen {
 		return id[:holderLen], false
@@ -135,8 +136,9 @@ func (s *strangers) refused(name string) {
 	s.names[name] = a
 }
 
-// saw records the holders of a lock, as listed in the reply r. The question was sent together with
-// an attempt to acquire the lock, and the owner that made the attempt is passed in asks.
+// saw records the holders of a lock, as listed in the reply r. The request for them was sent
+// together with an attempt to acquire the lock. The parameter asks is the owner that made that
+// attempt.
 func (s *strangers) saw(k *kind, name, asks string, r Reply) {
 	owners, _ := r.Value.([]any)
 	s.mu.Lock()

@@ -185,7 +185,8 @@ func shardedSubscriptions(t *testing.T, p Package, nodes []*testservers.Server) 
 	})
 }
 
-// ShardedOnOneServer tests sharded channels without a cluster, where only the commands differ.
+// ShardedOnOneServer tests sharded channels on a server outside a cluster. There, they differ from
+// other channels only in their commands.
 func ShardedOnOneServer(t *testing.T, p Package, server *testservers.Server) {
 	s, other := open(t, p.Server(t, server.Addr, sharded)),
 		open(t, p.Server(t, server.Addr, sharded))
