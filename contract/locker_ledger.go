@@ -74,7 +74,7 @@ func (x *ledger) note(f func()) {
 	f()
 }
 
-// count adds n to the number of holds of a name and a holder. x.mu is held.
+// count adds n to the number of holds of a name and a holder. The caller must hold x.mu.
 func (x *ledger) count(name, holder string, n int) {
 	hold := name + " by " + holder
 	if x.holds[hold] += n; x.holds[hold] == 0 {

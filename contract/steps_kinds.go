@@ -1134,7 +1134,8 @@ var conflictCases = []testCase{
 		}},
 }
 
-// locks returns the kinds that the store declares, with the kinds of the same lock in one slice.
+// locks returns the kinds that the store declares, in groups. Within a group, a name stands for a
+// single lock.
 func (e *env) locks() (locks [][]backend.Kind) {
 	for _, kinds := range [][]backend.Kind{{backend.Exclusive, backend.Fenced, backend.Fair},
 		{backend.Read, backend.Write}, {backend.Permits}} {

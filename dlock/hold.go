@@ -21,7 +21,7 @@ type Hold struct {
 }
 
 // A stay is an acquired hold, together with the context of its call. For several locks, only ctx is
-// set. It is then a *several, the common context of the locks.
+// set: it is their common context, a *several.
 type stay struct {
 	locker *Locker
 	hold   *hold
@@ -326,8 +326,8 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 }
 
 // giveBack releases the hold of a function that has returned. If the function re-entered the lock
-// and didn't unlock it again, a goroutine that it started might still need the lock. In that case
-// giveBack only logs this. But if s.whole is set, it also releases the re-entries.
+// and didn't unlock it again, giveBack logs this. A goroutine that the function started might still
+// need the lock, so giveBack releases the re-entries only if s.whole is set.
 func (s *stay) giveBack(ctx context.Context) error {
 	c := s.locker.client
 	err := s.hold.releaseWithin(ctx, c)
@@ -345,10 +345,10 @@ func (s *stay) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// reportLeft is called after a function under the hold has returned. It returns how many times the
-// function re-entered the hold without unlocking it. It logs how many unlocks are missing,
-// including those of read locks that the function acquired while it held the write lock. It must be
-// called only if no other calls use the hold's party.
+// reportLeft is called after the function that ran under the lock has returned. It returns how many
+// times the function re-entered the hold without unlocking it. It logs how many unlocks are
+// missing, including those of read locks that the function acquired while it held the write lock.
+// It must be called only if no other calls use the hold's party.
 func (h *hold) reportLeft(c *Client, released bool) (left int) {
 	s := c.lock()
 	defer c.unlock()

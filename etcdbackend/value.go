@@ -45,7 +45,7 @@ type record struct {
 
 	// These are for an owner that lost its place in a line, came back, and was put at the front of
 	// the line. front is its number among the owners that came back together. If the first in line
-	// held the lock at that time, it stays first, and behind is its place.
+	// held the lock at that time, that holder stays first, and behind is the holder's place.
 	front  int
 	behind position
 
