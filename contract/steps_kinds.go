@@ -15,7 +15,7 @@ import (
 
 // runSteps runs the cases for the steps of a session. Cases about an exclusive lock run for each
 // exclusive kind. Some of them also run for a single reader, and for the only permit of a
-// semaphore. The cases about each kind come last.
+// semaphore.
 func runSteps(t *testing.T, h Harness) {
 	runCases(t, h, tag(Essential, stepCases))
 	runCases(t, h, tag(Essential, kindCases))

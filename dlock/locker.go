@@ -188,10 +188,10 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 }
 
 // TryLock acquires the lock if it can do so now, or within [Wait]. False with a nil error means
-// exactly one thing: someone else holds it. (With an [RWLocker] it may also mean that a writer has
-// waited for longer than the caller, or longer than an earlier reader of this client.) The lock is
-// renewed until it is unlocked, unless [FixedLease] is given. Errors are those of
-// [Locker.LockContext]. If the last hold of this Locker was lost, and hasn't been unlocked, the
+// exactly one thing: someone else holds it. An [RWLocker] is an exception: there it can also mean
+// that a writer has waited for longer than the caller, or longer than an earlier reader of this
+// client. The lock is renewed until it is unlocked, unless [FixedLease] is given. Errors are those
+// of [Locker.LockContext]. If the last hold of this Locker was lost, and hasn't been unlocked, the
 // error is [ErrLost], even without a wait. A single attempt takes as long as ctx and the store's
 // client allow, but no longer than the lease. For this limit, the lease counts as at least 1 s and
 // at most 30 s.
@@ -223,8 +223,8 @@ func (l *Locker) UnlockContext(ctx context.Context) error {
 // this client is told at once. A holder in another client is told at its next renewal, or with a
 // [FixedLease] at the end of its lease. Until then two holders might act at once. ForceUnlock sends
 // one request. After an error from the store, it is unknown whether the request was carried out. It
-// might still be carried out later, and then frees the lock of whoever holds it by that time. If
-// the name belongs to data that isn't a lock, the error is [ErrConflict], and nothing changes.
+// might still be carried out later, and then frees the lock even if it has a new holder. If the
+// name belongs to data that isn't a lock, the error is [ErrConflict], and nothing changes.
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	released, err := l.force(ctx)

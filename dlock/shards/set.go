@@ -207,7 +207,7 @@ func (s *Set) Mine() []ShardInfo {
 	return all
 }
 
-// Member is a member of a set, with what it publishes about itself.
+// Member describes a member of a set, with the data that it publishes about itself.
 type Member struct {
 	Client  string // its client's id: see [dlock.WithClientID]
 	Run     string // distinguishes members of that client

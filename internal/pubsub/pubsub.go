@@ -65,7 +65,7 @@ const (
 	Ping        Verb = "ping"
 )
 
-// ErrMoved is wrapped by a server's refusal if the channel has moved to another server.
+// ErrMoved is wrapped by the error for a refused order if a channel has moved to another server.
 var ErrMoved = errors.New("another server has the channel")
 
 var (

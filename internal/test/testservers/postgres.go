@@ -276,8 +276,7 @@ func postgresReady(addr string) error {
 }
 
 // quit asks a server to shut down, so that it releases its resources, and kills it only afterwards.
-// A PostgreSQL server that is killed leaves shared memory behind, and a system may have little of
-// that.
+// A PostgreSQL server that is killed leaves shared memory behind, which may be scarce.
 func (s *Server) quit() {
 	s.mu.Lock()
 	cmd, exited := s.cmd, s.exited
