@@ -300,9 +300,8 @@ func (cl *claim) goesWith(kind protocol.Kind) bool {
 }
 
 // struck is called after the store has carried out a ForceUnlock by this client. It ends the claims
-// in mine, which this client held before the request. The client might have acquired other claims
-// after that, but before the store carried out the request. Such claims have ended, too, so struck
-// asks the store about them.
+// in mine, which this client held before the request. Claims that the client acquired while the
+// request was under way may have ended too, so struck asks the store about them.
 func (l *Locker) struck(kind protocol.Kind, mine []*claim) {
 	c := l.client
 	s := c.lock()

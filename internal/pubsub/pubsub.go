@@ -172,7 +172,7 @@ type channel struct {
 	server  *server              // nil while its server isn't known
 	state   state                // see become
 	changes int                  // how many times state has changed
-	// watched is the number of Watch calls that observe the channel.
+	// watched is the number of watches that have not ended: see Watch.
 	watched int
 	subs    []*subscription
 	// alone is set if the server refused a command for several channels. Then the channel gets its

@@ -207,7 +207,7 @@ func (m *Shares) exclusive(s *SharesState) bool {
 	return count(writers[:]) == 0 || count(all[:]) == 1
 }
 
-// owner returns the first party with the same owner, or the party itself.
+// owner returns the first party with the same owner as p, which may be p itself.
 func (m *Shares) owner(p int) int {
 	if m.Pair && p == 1 {
 		return 0

@@ -106,8 +106,8 @@ func initPostgres(t TB, folder, data string) {
 	if kept == "" {
 		return
 	}
-	// Copy the folder under another name, and then rename it. So it is complete as soon as it is in
-	// the cache, even if another test does the same at this time.
+	// Copy the folder under another name and then rename it, so that the folder in the cache is
+	// always complete, even if another test does the same at the same time.
 	ours, err := os.MkdirTemp(filepath.Dir(kept), "new")
 	if err != nil {
 		return
