@@ -74,7 +74,7 @@ func (x *ledger) note(f func()) {
 	f()
 }
 
-// count adds n to the number of holds of a name and a holder. x.mu is held.
+// count adds n to the number of holds of a name and a holder. The caller must hold x.mu.
 func (x *ledger) count(name, holder string, n int) {
 	hold := name + " by " + holder
 	if x.holds[hold] += n; x.holds[hold] == 0 {
@@ -94,8 +94,8 @@ func (x *ledger) lossesOf(name string) (losses []*dlock.Loss) {
 	return losses
 }
 
-// settled returns what is wrong with the counts. It is called after the client was closed, so all
-// calls and holds must have ended.
+// settled returns the errors in the counts. It is called after the client was closed, so all calls
+// and holds must have ended.
 func (x *ledger) settled() (wrong []string) {
 	x.note(func() {
 		wrong = append(wrong, x.wrong...)

@@ -62,7 +62,7 @@ var reentryCases = []testCase{
 		tags: forReaders, run: locker(watchedReentry)},
 }
 
-// ctxOf returns a context of the case with a new owner.
+// ctxOf returns the case's context with a new owner.
 func (l *lab) ctxOf() context.Context { return dlock.WithOwner(l.ctx, dlock.NewOwner()) }
 
 // counted covers a bug of etcd's Mutex and of redislock: an owner acquires the lock twice, and its

@@ -12,12 +12,12 @@ import (
 )
 
 // A pulse detects pauses and overload of the machine. Its goroutine wakes up at regular intervals,
-// and records how late it was and how many threads want to run.
+// and records how late it was and how many threads were runnable.
 type pulse struct {
 	mu    sync.Mutex
 	due   time.Time     // when the next beat is due
 	worst time.Duration // the longest delay of a beat
-	crowd int           // largest number of threads per processor that wanted to run
+	crowd int           // largest number of runnable threads per processor
 	stop  chan struct{}
 	ended chan struct{}
 }
@@ -30,14 +30,13 @@ const (
 	// processes may have been delayed by ten times as much.
 	stoodStill = 20 * time.Millisecond
 
-	// crowded is the smallest number of threads per processor that excuses a failure. Under such a
-	// load a store may not answer in time. The delay of the beats doesn't reveal the load, because
-	// the system favors processes that sleep most of the time, as this one does.
+	// crowded is the smallest number of runnable threads per processor that excuses a failure.
+	// Under such a load a store may not answer in time. The delay of the beats doesn't reveal the
+	// load, because the system favors processes that sleep most of the time, as this one does.
 	crowded = 5
 )
 
-// crowd returns the number of threads per processor that want to run now, or 0 if the number isn't
-// known.
+// crowd returns the number of runnable threads per processor, or 0 if the number isn't known.
 func crowd() int {
 	loadavg, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -46,8 +45,8 @@ func crowd() int {
 	return running(string(loadavg)) / runtime.NumCPU()
 }
 
-// running returns the number of threads that want to run, as given in Linux's /proc/loadavg. In
-// "11.90 14.36 14.54 16/193 2924" the result is 16, out of 193 threads.
+// running returns the number of runnable threads, as given in Linux's /proc/loadavg. In "11.90
+// 14.36 14.54 16/193 2924" the result is 16, out of 193 threads.
 func running(loadavg string) int {
 	fields := strings.Fields(loadavg)
 	if len(fields) < 4 {

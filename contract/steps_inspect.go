@@ -126,9 +126,8 @@ func (p party) inspects(name string, want view) {
 	p.e.seen("Inspect", p.inspect(name), name, want)
 }
 
-// list returns all locks whose names begin with a prefix. It reads them in pages. The parameter
-// limit is the largest size of a page. Before each page except the first, list calls the function
-// between.
+// list returns all locks whose names begin with a prefix. It reads pages of at most limit locks,
+// and calls the function between before each page except the first.
 func (p party) list(prefix string, limit int, between func()) (locks []backend.Inspection) {
 	p.e.Helper()
 	for req := (backend.ListRequest{Prefix: prefix, Limit: limit}); ; between() {
@@ -148,8 +147,8 @@ func (p party) list(prefix string, limit int, between func()) (locks []backend.I
 	}
 }
 
-// lists checks that List reports exactly the wanted locks for a prefix. The parameter limit is the
-// largest size of a page.
+// lists checks that List reports exactly the wanted locks for a prefix, in pages of at most limit
+// locks.
 func (p party) lists(prefix string, limit int, want ...string) {
 	p.e.Helper()
 	if got, want := namesOf(p.list(prefix, limit, func() {})), slices.Sorted(

@@ -15,7 +15,7 @@ import (
 
 // runSteps runs the cases for the steps of a session. Cases about an exclusive lock run for each
 // exclusive kind. Some of them also run for a single reader, and for the only permit of a
-// semaphore. The cases about each kind come last.
+// semaphore.
 func runSteps(t *testing.T, h Harness) {
 	runCases(t, h, tag(Essential, stepCases))
 	runCases(t, h, tag(Essential, kindCases))
@@ -1134,7 +1134,8 @@ var conflictCases = []testCase{
 		}},
 }
 
-// locks returns the kinds that the store declares, with the kinds of the same lock in one slice.
+// locks returns the kinds that the store declares, in groups. Within a group, a name stands for a
+// single lock.
 func (e *env) locks() (locks [][]backend.Kind) {
 	for _, kinds := range [][]backend.Kind{{backend.Exclusive, backend.Fenced, backend.Fair},
 		{backend.Read, backend.Write}, {backend.Permits}} {

@@ -21,7 +21,7 @@ type Hold struct {
 }
 
 // A stay is an acquired hold, together with the context of its call. For several locks, only ctx is
-// set. It is then a *several, the common context of the locks.
+// set: it is their common context, a *several.
 type stay struct {
 	locker *Locker
 	hold   *hold
@@ -119,8 +119,8 @@ func (h *Hold) alreadyGiven() error {
 
 // Lost returns a channel that is closed when the lock is lost or the client is closed. A Release
 // never closes it. If the store says that it doesn't have the hold, [Hold.Err] reports the loss at
-// once. The client then asks the store who holds the lock, so this channel, like that of the
-// context, is closed up to a tenth of a second later.
+// once. The client then asks the store who holds the lock, so this channel, like the Done channel
+// of the context, is closed up to a tenth of a second later.
 func (h *Hold) Lost() <-chan struct{} {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -132,7 +132,7 @@ func (h *Hold) Lost() <-chan struct{} {
 // Err returns nil while the lock is held. Afterwards it says how the hold ended. After a loss it
 // returns an [*Error] that wraps a [*Loss], and therefore [ErrLost]. If the client was closed, it
 // returns [ErrClosed]. Once the hold's last release has begun, it returns [ErrNotHeld]. It checks
-// the clock, like the Err of the context.
+// the clock, like the Err method of the context.
 func (h *Hold) Err() error {
 	s, given := h.mustBeHeld(), h.given.Load()
 	if all := s.several(); all != nil {
@@ -238,11 +238,11 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 }
 
 // Do acquires the lock as [Locker.Acquire] does, calls fn with the context of the hold (see
-// [Hold.Context]), and releases it. It does so even if fn panics or ends its goroutine.
+// [Hold.Context]), and releases the lock, even if fn panics or ends its goroutine.
 //
 // If the lock was not acquired, the error is an [*Error] whose Op is "do". Otherwise it is fn's
-// error, joined with an *Error whose Op is "unlock" if the lock was lost while fn ran or the
-// release failed, even if fn returned nil. A loss wraps [ErrLost]. Test for that first, since fn's
+// error. If the lock was lost while fn ran, or the release failed, an *Error whose Op is "unlock"
+// is joined to it, even if fn returned nil. A loss wraps [ErrLost]. Test for that first, since fn's
 // error may be that of its context. The release takes at most 5 s, and ends by the end of the
 // lease, whether or not ctx has ended. If fn panics, the error of the release is logged.
 //
@@ -326,8 +326,8 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 }
 
 // giveBack releases the hold of a function that has returned. If the function re-entered the lock
-// and didn't unlock it again, a goroutine that it started might still need the lock. In that case
-// giveBack only logs this. But if s.whole is set, it also releases the re-entries.
+// and didn't unlock it again, giveBack logs this. A goroutine that the function started might still
+// need the lock, so giveBack releases the re-entries only if s.whole is set.
 func (s *stay) giveBack(ctx context.Context) error {
 	c := s.locker.client
 	err := s.hold.releaseWithin(ctx, c)
@@ -345,10 +345,10 @@ func (s *stay) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// reportLeft is called after a function under the hold has returned. It returns how many times the
-// function re-entered the hold without unlocking it. It logs how many unlocks are missing,
-// including those of read locks that the function acquired while it held the write lock. It must be
-// called only if no other calls use the hold's party.
+// reportLeft is called after the function that ran under the lock has returned. It returns how many
+// times the function re-entered the hold without unlocking it. It logs how many unlocks are
+// missing, including those of read locks that the function acquired while it held the write lock.
+// It must be called only if no other calls use the hold's party.
 func (h *hold) reportLeft(c *Client, released bool) (left int) {
 	s := c.lock()
 	defer c.unlock()

@@ -84,9 +84,9 @@ func (l *Latch) Count(ctx context.Context) (int64, error) {
 }
 
 // Wait waits until the latch is open or ctx ends. It keeps waiting while the store can't be
-// reached. The store notifies the client, and Wait also polls now and then. If ctx ends, the error
-// is that of ctx, joined with the error of the last request if that failed. If the client is
-// closed, it is [ErrClosed]. If the store refuses a request, it is the store's error.
+// reached. The store notifies the client, and Wait also polls now and then. If ctx ends, Wait
+// returns the error of ctx, joined with the error of the last request if that failed. It returns
+// [ErrClosed] if the client is closed, and the store's error if the store refuses a request.
 func (l *Latch) Wait(ctx context.Context) error {
 	l.mustBeMade()
 	return l.wrap("wait", l.wait(ctx))

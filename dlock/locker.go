@@ -15,11 +15,11 @@ import (
 
 // Locker is a distributed lock that behaves like a [sync.Mutex]. It implements [sync.Locker].
 //
-// Calls that name no owner are plain calls. They have one hold at a time, from a lock to its
-// unlock. Any goroutine may unlock it. A second Lock waits, even in the same goroutine. Once
-// locked, a Locker stays locked until it is unlocked, even after its hold was lost. Otherwise a
-// late unlock would release another goroutine's hold. Another Locker for the same name, from any
-// client, competes for the lock, and can get it after the loss.
+// Calls that name no owner are plain calls. Together they have at most one hold at a time, which
+// any goroutine may release. A second Lock waits, even in the same goroutine. Once locked, a Locker
+// stays locked until it is unlocked, even after its hold was lost. Otherwise a late unlock would
+// release another goroutine's hold. Another Locker for the same name, from any client, competes for
+// the lock, and can get it after the loss.
 //
 // Making a Locker is cheap and does no I/O. A handler can make one per request.
 //
@@ -42,14 +42,13 @@ type Locker struct {
 }
 
 // A variable is the state of a Locker's plain calls. Like a mutex, it knows whether it is locked,
-// but not by which caller. It doesn't refer to its Locker, so that a dropped Locker can be
-// detected.
+// but not who locked it. It doesn't refer to its Locker, so that a dropped Locker can be detected.
 type variable struct {
 	watched atomic.Bool // its Locker is watched for being dropped
 
 	// Guarded by Client.mu.
 	waiting int32 // plain calls in the queue
-	hold    *hold // the current hold until its unlock; for a read lock, until its unlock or loss
+	hold    *hold // the current hold; nil once it is unlocked or, for a read lock, lost
 	owed    int   // how many unlocks are still due for lost read locks that state.forget removed
 }
 
@@ -107,11 +106,11 @@ func (l *Locker) With(opts ...AcquireOption) *Locker {
 }
 
 // Lock waits until it acquires the lock, which is then renewed until [Locker.Unlock]. If the store
-// can't be reached or returns errors, even for a wrong password, Lock keeps trying and logs
-// that now and then. If waiting can't help, Lock panics with an [*Error]. It wraps [ErrClosed] if
-// the client is closed, [ErrConflict] if the name belongs to other data, [ErrUpgrade], or
-// [errors.ErrUnsupported] if the store lacks the kind of lock. Or it says that the name is empty,
-// or which option of [Locker.With] is invalid.
+// can't be reached or returns errors, even for a wrong password, Lock keeps trying and logs that
+// now and then. If waiting can't help, Lock panics with an [*Error]. It wraps [ErrClosed] if the
+// client is closed, [ErrConflict] if the name belongs to other data, [ErrUpgrade], or
+// [errors.ErrUnsupported] if the store lacks the kind of lock. Lock also panics with an *Error if
+// the name is empty or an option of [Locker.With] is invalid.
 func (l *Locker) Lock() {
 	l.mustBeMade()
 	ctx := context.Background()
@@ -170,10 +169,10 @@ func (l *Locker) mayHaveLost() bool {
 //
 // Its errors are
 //
-//   - that of ctx, and its cause if that is different;
+//   - the error of ctx, and its cause if that is different;
 //   - [ErrNotAcquired] when the wait has run out;
-//   - [ErrLost] if the hold that the call re-enters is lost, or if the wait ends while this
-//     Locker's last hold, which was lost, hasn't been unlocked;
+//   - [ErrLost] if the hold that the call re-enters is lost, or if this Locker's last hold was
+//     lost and still hasn't been unlocked when the wait ends;
 //   - [ErrNotHeld] if ctx comes from a hold of this lock that was released, for example by
 //     [Locker.Do];
 //   - [ErrClosed] and [ErrConflict].
@@ -189,10 +188,10 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 }
 
 // TryLock acquires the lock if it can do so now, or within [Wait]. False with a nil error means
-// exactly one thing: someone else holds it. (With an [RWLocker] it may also mean that a writer has
-// waited for longer than the caller, or longer than an earlier reader of this client.) The lock is
-// renewed until it is unlocked, unless [FixedLease] is given. Errors are those of
-// [Locker.LockContext]. If the last hold of this Locker was lost, and hasn't been unlocked, the
+// exactly one thing: someone else holds it. An [RWLocker] is an exception: there it can also mean
+// that a writer has waited for longer than the caller, or longer than an earlier reader of this
+// client. The lock is renewed until it is unlocked, unless [FixedLease] is given. Errors are those
+// of [Locker.LockContext]. If the last hold of this Locker was lost, and hasn't been unlocked, the
 // error is [ErrLost], even without a wait. A single attempt takes as long as ctx and the store's
 // client allow, but no longer than the lease. For this limit, the lease counts as at least 1 s and
 // at most 30 s.
@@ -224,8 +223,8 @@ func (l *Locker) UnlockContext(ctx context.Context) error {
 // this client is told at once. A holder in another client is told at its next renewal, or with a
 // [FixedLease] at the end of its lease. Until then two holders might act at once. ForceUnlock sends
 // one request. After an error from the store, it is unknown whether the request was carried out. It
-// might still be carried out later, and then frees the lock of whoever holds it by that time. If
-// the name belongs to data that isn't a lock, the error is [ErrConflict], and nothing changes.
+// might still be carried out later, and then frees the lock even if it has a new holder. If the
+// name belongs to data that isn't a lock, the error is [ErrConflict], and nothing changes.
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	released, err := l.force(ctx)
@@ -257,17 +256,17 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	}
 }
 
-// claims returns this client's claims on a Locker's lock that end when a ForceUnlock frees the lock
-// of the given kind.
+// claims returns those of this client's claims on the Locker's lock that end when a ForceUnlock
+// frees the lock of the given kind.
 func (l *Locker) claims(kind protocol.Kind) []*claim {
 	s := l.client.lock()
 	defer l.client.unlock()
 	return s.object(l.kind, l.name).claims(kind)
 }
 
-// claims returns this client's claims on a lock that end when a ForceUnlock frees the lock of the
-// given kind. A read lock that a party took under its write lock ends together with the write lock,
-// and not when read locks are freed.
+// claims returns those of this client's claims on a lock that end when a ForceUnlock frees the lock
+// of the given kind. A read lock that a party took under its write lock ends together with the
+// write lock, and not when read locks are freed.
 func (o *object) claims(kind protocol.Kind) []*claim {
 	var claims []*claim
 	if o != nil && kind.Many() {
@@ -291,7 +290,7 @@ func (o *object) claims(kind protocol.Kind) []*claim {
 	return claims
 }
 
-// goesWith reports whether a claim that readers hold ends if the store frees the lock of the given
+// goesWith reports whether cl, a claim of readers, ends if the store frees the lock of the given
 // kind.
 func (cl *claim) goesWith(kind protocol.Kind) bool {
 	if !cl.kind.Shared() {
@@ -301,9 +300,8 @@ func (cl *claim) goesWith(kind protocol.Kind) bool {
 }
 
 // struck is called after the store has carried out a ForceUnlock by this client. It ends the claims
-// in mine, which this client held before the request. The client might have acquired other claims
-// after that, but before the store carried out the request. Such claims have ended, too, so struck
-// asks the store about them.
+// in mine, which this client held before the request. Claims that the client acquired while the
+// request was under way may have ended too, so struck asks the store about them.
 func (l *Locker) struck(kind protocol.Kind, mine []*claim) {
 	c := l.client
 	s := c.lock()
@@ -498,8 +496,8 @@ func (l *Locker) usable(ctx context.Context) error {
 	return l.client.over(ctx)
 }
 
-// unknownKind returns the error of a call for a kind of lock that the store lacks, with the reason
-// if the store gives one.
+// unknownKind returns the error for a kind of lock that the store doesn't support. It includes the
+// reason, if the store gives one.
 func (c *Client) unknownKind(k backend.Kind) error {
 	err := backend.UnknownKind(c.store.Name, k)
 	if c.store.WhyNot != nil {

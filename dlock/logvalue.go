@@ -14,7 +14,7 @@ const mostLogged = 10
 // LogValue returns the error as a group with msg (the whole text), op, name and reason. The reason
 // is a keyword for the wrapped error: "held" ([ErrHeld]), "unavailable", "not_held", "lost",
 // "closed", "conflict", "upgrade", "too_many", "no_limit" or "unsupported". For a [Loss], reason is
-// that of the loss, and the group also has the attributes of [Loss.LogValue].
+// the reason of the loss, and the group also has the attributes of [Loss.LogValue].
 func (e *Error) LogValue() slog.Value {
 	if e == nil {
 		return slog.Value{}

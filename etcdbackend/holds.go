@@ -168,8 +168,8 @@ func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 }
 
 // take returns all leases of a hold that is being released, and forgets them, except those that a
-// concurrent step is using. If the key is attached to a lease, the caller gives that as the
-// parameter attached, and take returns it in any case.
+// concurrent step is using. The parameter attached is the lease that the key is attached to, or 0.
+// take returns that lease in any case.
 func (h *holds) take(id holdID, attached int64) []int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -245,7 +245,7 @@ func (e *entry) keep(ttl int64) {
 	}
 }
 
-// find returns what the entry remembers of a lease, or nil. e may be nil.
+// find returns the element of e.leases for a lease, or nil if there is none. e may be nil.
 func (e *entry) find(lease int64) *leaseUse {
 	if e == nil {
 		return nil

@@ -25,8 +25,7 @@ const (
 	lineRole role = "line"
 )
 
-// beside reports whether a role is one in which each owner has its own key, separate from the
-// lock's key.
+// beside reports whether each owner in a role has its own key, separate from the lock's key.
 func (r role) beside() bool { return r != lockRole && r != writeRole }
 
 // waits reports whether a role belongs to waiters, whose keys have no count.
@@ -45,13 +44,13 @@ type record struct {
 
 	// These are for an owner that lost its place in a line, came back, and was put at the front of
 	// the line. front is its number among the owners that came back together. If the first in line
-	// held the lock at that time, it stays first, and behind is its place.
+	// held the lock at that time, that holder stays first, and behind is the holder's place.
 	front  int
 	behind position
 
-	// For a note. waited is how long its owner had waited when the note was last written. first is
-	// how long it had waited when the note was created. since is when the wait began, which only
-	// the owner's session knows.
+	// These are for a note. waited is how long its owner had waited when the note was last written.
+	// first is how long it had waited when the note was created. since is when the wait began,
+	// which only the owner's session knows.
 	waited, first time.Duration
 	since         time.Time
 }
@@ -135,8 +134,8 @@ func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	}, nil
 }
 
-// known reports whether a value in a given role can have a field. It returns false for OWNER, which
-// package json would read as owner.
+// known reports whether a value can contain a field, given the role of its key. It returns false
+// for OWNER, which package json would read as owner.
 func known(as role, field string) bool {
 	switch field {
 	case "owner", "owner_base64", "count":

@@ -8,7 +8,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// latches holds the count-down latches. Their names are independent of those of locks.
+// latches holds the count-down latches. A latch and a lock may have the same name.
 type latches struct {
 	counts map[string]int64 // none is zero
 	subs   map[string]map[*subscription]struct{}

@@ -58,10 +58,11 @@ func WithCreate() Option { return func(o *options) { o.create = true } }
 // of them.
 func Polling() Option { return func(o *options) { o.polls = true } }
 
-// New returns a backend that uses pool. Close the pool after the client of the locks. All renewals
-// and releases, and the acquisitions of plain and fenced locks, share two separate connections with
-// the pool's configuration, so they don't wait behind the program's own queries. Each other step
-// uses one of the pool's connections for one round trip. Listening takes one more connection.
+// New returns a backend that uses pool. Close the pool only after the client that uses the backend.
+// All renewals and releases, and the acquisitions of plain and fenced locks, share two separate
+// connections with the pool's configuration, so they don't wait behind the program's own queries.
+// Each other step uses one of the pool's connections for one round trip. Listening takes one more
+// connection.
 //
 // No session parameters are set, so the pool can connect through a pooler. Behind PgBouncer in
 // transaction mode, waiters can't be notified of releases. They poll, and the client logs that
@@ -84,7 +85,7 @@ func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 }
 
 // Connect returns a backend with its own pool, for programs that don't use PostgreSQL otherwise.
-// Close the backend after the client of the locks.
+// Close the backend only after the client that uses it.
 //
 // The URL has a form that [pgxpool.ParseConfig] accepts, such as
 // "postgres://app@localhost:5432/orders". The URL can set the size of the pool with pool_max_conns.

@@ -14,8 +14,8 @@ import (
 )
 
 // listening subscribes with a valkey-go client. It implements [pubsub.Client]. It uses dedicated
-// clients, because the client's own Receive method reconnects by itself, and shares the connections
-// of the steps.
+// clients, because the client's own Receive method reconnects by itself, and shares its connections
+// with the steps.
 type listening struct {
 	client  valkey.Client
 	sharded bool

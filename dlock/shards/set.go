@@ -14,8 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// These errors are causes of the end of a run's contexts: see [context.Cause]. Other causes are a
-// [*dlock.Loss], [dlock.ErrClosed] and the cause of Run's own context.
+// Errors that [context.Cause] returns for the contexts of a run. It may also return a
+// [*dlock.Loss], [dlock.ErrClosed], or the cause of the context that Run was given.
 var (
 	// ErrMoved says that the shard now belongs to another member.
 	ErrMoved = errors.New("the shard is another member's")
@@ -119,8 +119,8 @@ func New(client *dlock.Client, name string, list []string, opts ...Option) *Set 
 // Name returns the name of the work.
 func (s *Set) Name() string { return s.name }
 
-// SetList replaces the list of shards, even during Run. Members start the new shards of their
-// seats. The runs of removed shards end with cause [ErrMoved]. A list with an empty or repeated
+// SetList replaces the list of shards, even during Run. Each member starts the new shards that its
+// seats own. The runs of removed shards end with cause [ErrMoved]. A list with an empty or repeated
 // name is refused: Run returns an error. If Run is already under way, the error is logged, and the
 // old list stays.
 func (s *Set) SetList(names []string) {
@@ -190,7 +190,8 @@ const (
 	Failing   State = "failing"   // in Mine: fn returned early, and will be called again soon
 )
 
-// Mine returns the shards that this member runs or waits for, by name. It doesn't ask the store.
+// Mine returns the shards that this member runs or waits for, sorted by name. It doesn't ask the
+// store.
 func (s *Set) Mine() []ShardInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +207,7 @@ func (s *Set) Mine() []ShardInfo {
 	return all
 }
 
-// Member is a member of a set, with what it publishes about itself.
+// Member describes a member of a set, with the data that it publishes about itself.
 type Member struct {
 	Client  string // its client's id: see [dlock.WithClientID]
 	Run     string // distinguishes members of that client
@@ -296,8 +297,7 @@ func (s *Set) Table(ctx context.Context) iter.Seq2[ShardInfo, error] {
 	}
 }
 
-// locks asks the store for the locks of the named shards, or for all locks of shards if there are
-// no names.
+// locks asks the store for the locks of the named shards or, if there are no names, of all shards.
 func (s *Set) locks(ctx context.Context, names []string) iter.Seq2[dlock.LockInfo, error] {
 	if len(names) == 0 {
 		return s.client.Locks(ctx, s.shardLock(""))

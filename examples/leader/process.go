@@ -15,7 +15,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// campaign is the work of each process until ctx ends. Only the leader runs the loop.
+// campaign runs in each process until ctx ends. Only the leader runs the loop.
 func campaign(ctx context.Context, store backend.Backend, say func(line)) error {
 	client := dlock.New(store, dlock.WithLease(lease),
 		dlock.WithLogger(slog.New(slog.DiscardHandler)))

@@ -1,7 +1,6 @@
-// Package pubsub manages a session's subscriptions to the channels of locks, for the backends on
-// Redis and Valkey. It subscribes to each channel at the server that serves it, replaces
-// connections that break, and wakes waiters. A backend adapts its client library with a [Client]
-// and a [Conn].
+// Package pubsub manages a session's subscriptions to the channels of locks, for the Redis and
+// Valkey backends. It subscribes to each channel on the server that serves it, replaces broken
+// connections, and wakes waiters. A backend adapts its client library with a [Client] and a [Conn].
 package pubsub
 
 import (
@@ -39,24 +38,24 @@ type Server struct {
 // A Conn is a connection that is used only for subscriptions.
 type Conn interface {
 	// Tell sends one command for each order, in one round trip, and returns when the server has
-	// answered them all. An order lists the channels of its command. A Ping has one order without
-	// channels. The receiver gets the server's confirmation for each channel, perhaps a little
-	// later.
+	// answered them all. An order lists the channels of its command. For Ping, there is a single
+	// order, without channels. The receiver gets the server's confirmation for each channel,
+	// perhaps a little later.
 	//
 	// If the server refuses any order, refusals contains an error for each refused order and nil
 	// for the others. If a channel of an order has moved to another server, the error for that
 	// order wraps [ErrMoved]. If err isn't nil, the connection can no longer be used.
 	Tell(ctx context.Context, verb Verb, orders [][]string) (refusals []error, err error)
 
-	// Lost returns a channel for the loss of the connection. When the connection breaks, the
-	// channel receives the reason, or is closed.
+	// Lost returns a channel that reports the loss of the connection. When the connection breaks,
+	// the channel receives the reason, or is closed.
 	Lost() <-chan error
 
 	// Close closes the connection. It is called once.
 	Close()
 }
 
-// A Verb is a command about subscriptions. For sharded channels, clients put an s before it.
+// A Verb is a command about subscriptions. Clients prefix it with s for sharded channels.
 type Verb string
 
 // The commands about subscriptions.
@@ -66,7 +65,7 @@ const (
 	Ping        Verb = "ping"
 )
 
-// ErrMoved is wrapped by a server's refusal if the channel has moved to another server.
+// ErrMoved is wrapped by the error for a refused order if a channel has moved to another server.
 var ErrMoved = errors.New("another server has the channel")
 
 var (
@@ -97,13 +96,13 @@ type Options struct {
 // one for each server that serves any of the channels. Without Spread, a single connection is
 // enough even in a cluster, since the servers pass messages on to each other.
 //
-// For each server, one goroutine runs the method run. It owns the connection and makes all calls
+// For each server, the method run has its own goroutine. It owns the connection and makes all calls
 // that may block: to connect, subscribe and unsubscribe. Messages and confirmations arrive on a
 // goroutine of the client library.
 //
 // A connection is replaced after its first error, since a client library that reconnects by itself
 // doesn't report the reconnection. A connection without subscriptions is closed after a while. Its
-// server is then forgotten, since later channels may be at another address.
+// server is then forgotten, since channels subscribed later may be at another address.
 type Subscriber struct {
 	client  Client
 	options Options
@@ -173,7 +172,7 @@ type channel struct {
 	server  *server              // nil while its server isn't known
 	state   state                // see become
 	changes int                  // how many times state has changed
-	// watched is the number of Watch calls that observe the channel.
+	// watched is the number of watches that have not ended: see Watch.
 	watched int
 	subs    []*subscription
 	// alone is set if the server refused a command for several channels. Then the channel gets its
@@ -183,7 +182,7 @@ type channel struct {
 	stuck   bool // the server refuses to unsubscribe it
 }
 
-// state is the state of a channel on the present connection.
+// state is the state of a channel on the current connection.
 type state uint8
 
 const (
@@ -313,12 +312,12 @@ func (s *Subscriber) Listens(name string) bool {
 	return ch != nil && len(ch.subs) > 0
 }
 
-// Watch begins to observe whether the session itself listens to a channel. It returns a function
-// that ends the observation, and that must be called. That function returns how many of this
-// session's connections the server has counted as listeners to the channel since the call of Watch,
-// as a lower and an upper bound.
+// Watch begins to watch whether the session itself listens to a channel. It returns a function that
+// ends the watch, and that must be called. That function returns the least and the greatest number
+// of this session's connections that the server can have counted as listeners to the channel since
+// the call of Watch.
 //
-// The count on the server can differ by one for a while, when only one side knows that a connection
+// The server's own count can differ by one for a while, when only one side knows that a connection
 // broke or that a slot of the cluster moved.
 func (s *Subscriber) Watch(name string) func() (least, most int) {
 	s.mu.Lock()

@@ -23,7 +23,7 @@ type server struct {
 
 	// The fields below are guarded by the subscriber's mutex.
 	connect  func(*Receiver) Conn
-	receiver *Receiver           // the receiver of the present connection
+	receiver *Receiver           // the receiver of the current connection
 	todo     map[string]*channel // the channels that need a command
 	// failures counts consecutive connections that ended without a confirmed subscription.
 	failures int
@@ -374,7 +374,7 @@ func (r *Receiver) Unsubscribed(name string) {
 	})
 }
 
-// about runs the callback for a channel, if r still belongs to the server's present connection. It
+// about runs the callback for a channel, if r still belongs to the server's current connection. It
 // then calls the functions that the callback returned.
 func (r *Receiver) about(name string, do func(*channel) ([]func(Meaning), Meaning)) {
 	s := r.subscriber

@@ -238,7 +238,7 @@ func (s *session) granted(message string) {
 	s.tell(g.Name, grant)
 }
 
-// tell notifies all subscribers of a lock that it was given to an owner.
+// tell notifies all subscribers of a lock about a grant.
 func (s *session) tell(name string, grant backend.Grant) {
 	for _, h := range s.turns.audience(name) {
 		if h.req.Granted != nil {

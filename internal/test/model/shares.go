@@ -207,7 +207,7 @@ func (m *Shares) exclusive(s *SharesState) bool {
 	return count(writers[:]) == 0 || count(all[:]) == 1
 }
 
-// owner returns the first party with the same owner, or the party itself.
+// owner returns the first party with the same owner as p, which may be p itself.
 func (m *Shares) owner(p int) int {
 	if m.Pair && p == 1 {
 		return 0
@@ -215,7 +215,7 @@ func (m *Shares) owner(p int) int {
 	return p
 }
 
-// backed reports whether the store has all the holds on which parties rely.
+// backed reports whether every hold that a party relies on exists in the store.
 func (m *Shares) backed(s *SharesState) bool {
 	for p := range m.all() {
 		q := &s.parties[p]
@@ -233,8 +233,8 @@ func (m *Shares) backed(s *SharesState) bool {
 	return true
 }
 
-// told reports whether all readers know that their reads were lost. A reader needn't know that
-// until its client has asked the store about the read.
+// told reports whether every reader whose read was lost knows that. It needn't know that until its
+// client has asked the store about the read.
 func (m *Shares) told(s *SharesState) bool {
 	for p := range m.all() {
 		if s.parties[p].torn != 1 || !m.relies(s, p, s.parties[p].reading, reads) {

@@ -1,6 +1,6 @@
-// Soak tests package dlock for any length of time. It runs random users of several clients on its
-// own store, disturbs the network, the servers and the client processes, and checks that the locks
-// keep their promises:
+// Soak tests package dlock for any length of time. It runs simulated users of several clients on
+// its own store, disturbs the network, the servers and the client processes, and checks that the
+// locks keep their promises:
 //
 //	go run ./internal/test/soak -backend redis -minutes 30
 //

@@ -19,9 +19,9 @@ import (
 	"time"
 )
 
-// PostgresVariable is the environment variable for the folder of another PostgreSQL, which tests
-// use instead of the installed one. The programs are in the subfolder bin. If one of
-// them is missing, such as psql, tests use the installed program.
+// PostgresVariable is the environment variable that names the folder of another PostgreSQL, for
+// tests to use instead of the installed one. The programs are in its subfolder bin. If one of them
+// is missing there, such as psql, tests use the installed program.
 const PostgresVariable = "DISTSYNC_POSTGRES"
 
 // postgresFolder returns the folder of PostgreSQL's servers.
@@ -106,8 +106,8 @@ func initPostgres(t TB, folder, data string) {
 	if kept == "" {
 		return
 	}
-	// Copy the folder under another name, and then rename it. So it is complete as soon as it is in
-	// the cache, even if another test does the same at this time.
+	// Copy the folder under another name and then rename it, so that the folder in the cache is
+	// always complete, even if another test does the same at the same time.
 	ours, err := os.MkdirTemp(filepath.Dir(kept), "new")
 	if err != nil {
 		return
@@ -119,8 +119,8 @@ func initPostgres(t TB, folder, data string) {
 	}
 }
 
-// keptPostgres returns the cache folder for initdb's result, for this program and this user. It
-// returns "" if there is no cache.
+// keptPostgres returns the folder that caches the result of initdb for this program, its user and
+// args. It returns "" if there is no cache.
 func keptPostgres(t TB, folder string, args []string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -276,8 +276,7 @@ func postgresReady(addr string) error {
 }
 
 // quit asks a server to shut down, so that it releases its resources, and kills it only afterwards.
-// A PostgreSQL server that is killed leaves shared memory behind, and a system may have little of
-// that.
+// A PostgreSQL server that is killed leaves shared memory behind, which may be scarce.
 func (s *Server) quit() {
 	s.mu.Lock()
 	cmd, exited := s.cmd, s.exited
@@ -320,8 +319,8 @@ func unprivileged(t TB) *syscall.Credential {
 	return nil
 }
 
-// unprivilegedFolder returns a temporary folder of the test, which is owned by the user for servers
-// that refuse to run as root: see unprivileged.
+// unprivilegedFolder returns a temporary folder of the test, owned by the user that unprivileged
+// returns.
 func unprivilegedFolder(t TB) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -47,9 +47,9 @@ func PlainStepsAndModel(c contract.Case) bool {
 // PartHangs chooses the cases in which a part of the store hangs.
 func PartHangs(c contract.Case) bool { return c.Tags.Has(contract.PartHangs) }
 
-// NodesWithout returns functions for the cases of PartHangs. Each function makes one node hang, one
-// that stores none of the case's locks. Such a node exists, because a case uses fewer locks than
-// there are nodes.
+// NodesWithout returns functions for the cases of PartHangs. Each function picks a node that stores
+// none of the case's locks, and makes it hang. Such a node exists, because a case uses fewer locks
+// than there are nodes.
 func NodesWithout(t *testing.T, nodes []*testservers.Server) (parts []func() func()) {
 	t.Helper()
 	for i := range nodes[1:] {

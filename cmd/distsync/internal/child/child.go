@@ -33,11 +33,11 @@ type Child struct {
 	over     bool // the group has ended, so its id may be reused
 }
 
-// Start starts the program in the file with the given path, without looking for it in PATH. The
-// command inherits standard input, output and error, and gets its own process group. If this
-// process is in the terminal's foreground group, the new group replaces it there. The command is
-// killed at the given time, which [Child.Until] can change. If the command can't be started, the
-// error is a [syscall.Errno].
+// Start starts the program at the given path, without searching PATH for it. The command inherits
+// standard input, output and error, and gets its own process group. If this process is in the
+// terminal's foreground group, the new group replaces it there. The command is killed at the given
+// time, which [Child.Until] can change. If the command can't be started, the error is a
+// [syscall.Errno].
 func Start(path string, args, env []string, until time.Time) (*Child, error) {
 	if err := adoptOrphans(); err != nil {
 		return nil, err
