@@ -76,8 +76,7 @@ func (o *object) prune(now time.Time) (pruned bool) {
 	}
 	over := func(p place) bool { return !now.Before(p.expires) }
 	if slices.ContainsFunc(o.line, over) {
-		// This changes a clone of the line. If o is a copy that won't be stored, the stored object
-		// must keep the old line.
+		// Clone the line, since o may be a copy of a stored object that shares it.
 		o.line = slices.DeleteFunc(slices.Clone(o.line), over)
 		pruned = true
 	}

@@ -204,9 +204,9 @@ func (m *Waits) newHead(s *WaitsState) {
 	}
 }
 
-// yield makes the head wait for 5 ms, or until the message about A's own release arrives, for which
-// other clients wait, too. But if an attempt of the head is under way, the head tries again after
-// it, because the answer may predate the release.
+// yield makes the head wait until the message about A's own release arrives, but for 5 ms at most.
+// Other clients also wait for that message. If an attempt of the head is under way, its answer may
+// predate the release, so the head tries again as soon as it has the answer.
 func (m *Waits) yield(s *WaitsState) {
 	if s.head() < 0 {
 		return
@@ -472,8 +472,8 @@ func (m *Waits) held(s *WaitsState, w int) {
 	if m.Mutation == clearedAfterwards {
 		s.woken = false
 	}
-	// There is only one timer, set to the earliest time. It stays at 5 ms if the answer may predate
-	// A's release.
+	// There is only one timer, set to the earliest time. The 5 ms still apply if the head lets
+	// others go first, since the answer may predate A's release.
 	s.soon = s.sitting
 	m.subscribe(s)
 }
