@@ -105,7 +105,7 @@ func fifo(l *lab) {
 	}
 }
 
-// looks counts the client's requests whose answers tell whether the lock is free.
+// looks counts the client's requests whose answers show whether the lock is free.
 func (p *process) looks(name string) int {
 	return p.count(which{kind: acquireStep, name: name}) +
 		p.count(which{kind: keepStep, name: name})

@@ -128,7 +128,7 @@ func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (g
 	return granted
 }
 
-// sweepAt makes a sweep begin at due. The caller must hold b.mu.
+// sweepAt schedules the next sweep for due. The caller must hold b.mu.
 func (b *Backend) sweepAt(due, now time.Time) {
 	b.due = due
 	switch {

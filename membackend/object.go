@@ -7,8 +7,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// object is the state of one name. It has an exclusive hold, readers, or acquired permits, and the
-// places and notes of waiters. Only the owner of a Write may be a reader at the same time. After
+// object is the state of one name: an exclusive hold, readers, or acquired permits, and the places
+// and notes of waiters. Only the owner of a Write may be a reader at the same time. After
 // [object.prune], nothing in it has expired.
 type object struct {
 	alone   hold                 // Exclusive, Fenced, Fair or Write

@@ -340,7 +340,7 @@ func (s *session) Release(
 	})
 }
 
-// free makes the last release of a hold, which frees the lock.
+// free performs the last release of a hold, which frees the lock.
 func (s *session) free(
 	ctx context.Context, h *hold, req backend.ReleaseRequest,
 ) (backend.ReleaseResult, error) {

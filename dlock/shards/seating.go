@@ -9,7 +9,7 @@ import (
 // seating decides which seats a member takes and gives up. It does no I/O.
 //
 // Shards belong to seats, not to members. A member that inherits a seat inherits its shards, and no
-// other shard moves. So a newcomer first waits for a while for a seat that another member leaves,
+// other shard moves. So a newcomer first waits a while for a seat that another member leaves,
 // as happens in a deploy. Only then does it take a seat that no member has held.
 type seating struct {
 	self   note

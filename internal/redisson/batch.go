@@ -210,10 +210,9 @@ func (b *releases) send(ctx context.Context, group []int) {
 }
 
 // atNodes puts requests, given by their indexes, into groups. Each group contains the requests for
-// locks on one cluster node, and without a cluster there is only one group. It handles all groups
-// concurrently, and calls the function send for up to maxSteps requests of a group at a time. If no
-// node is known for a request, or its node can't be reached, atNodes calls the function fail for
-// that request instead.
+// locks on one cluster node. Without a cluster there is only one group. atNodes handles all groups
+// concurrently, and calls send for up to maxSteps requests of a group at a time. If no node is
+// known for a request, or its node can't be reached, atNodes calls fail for that request instead.
 func (s *session) atNodes(
 	ctx context.Context, chosen []int, name func(int) string, fail func(int, error),
 	send func(group []int),

@@ -91,7 +91,7 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name, owner stri
 	return k, nil
 }
 
-// more is the reply of a fair lock's script that has done a part of its clean-up, but hasn't begun
+// more is the reply of a fair lock's script that has done part of its clean-up, but hasn't begun
 // the step itself. The script must then be sent again.
 const more = "more"
 

@@ -279,8 +279,8 @@ func (e *evidence) follow(ops []*op) {
 	}
 }
 
-// passing returns the attempts that acquired a hold that their call released or handed over before
-// it returned. They are sorted by the time of their replies.
+// passing returns the attempts that acquired holds their calls released or handed over before
+// returning. They are sorted by the time of their replies.
 func (e *evidence) passing(ops []*op) (all []*step) {
 	for _, o := range ops {
 		for _, s := range e.attempts[o] {
@@ -346,8 +346,8 @@ func (n *number) seen(from, to time.Duration) time.Duration {
 	return last
 }
 
-// driftShare says how much of a lease a client leaves unused, because clocks may run at different
-// speeds: 1/driftShare of it.
+// driftShare determines how much of a lease a client leaves unused, namely 1/driftShare of it,
+// because clocks may run at different speeds.
 const driftShare = 100
 
 // acquisition records what the attempts of an acquiring call reveal about it.
