@@ -133,8 +133,8 @@ type Store struct {
 	OwnersApart bool
 
 	// Fragile returns a backend as Backend does, and a Strike that disturbs its connection to the
-	// store. Without Fragile the suite can't find two bugs in the handling of a step that might
-	// have been carried out: repeating the step, and reporting that it wasn't carried out.
+	// store. Without Fragile the suite misses two mistakes with a step that might have been carried
+	// out: the backend repeats the step, or reports that it wasn't carried out.
 	// If the store is a server, put a proxy of package faults between the backend and the server,
 	// as in the example.
 	Fragile func() (backend.Backend, Strike)
@@ -378,8 +378,8 @@ func (e *env) eventually(what string, cond func() bool) {
 	}
 }
 
-// skipWithout skips a case that needs a capability of the store, unless the parameter has is true.
-// The skip message names the capability, which is given as the parameter what.
+// skipWithout skips the case if has is false. Then the store lacks a capability that the case
+// needs. The message contains the name of the capability, what.
 func (e *env) skipWithout(has bool, what string) {
 	e.Helper()
 	if !has {

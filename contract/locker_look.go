@@ -82,9 +82,8 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	return info
 }
 
-// wantHolder asks several processes who holds the lock: the askers, and the holder's own process,
-// which is the parameter has. It fails the test unless all of them report only h, with the given
-// count.
+// wantHolder asks the holder's own process, has, and the askers who holds the lock. It fails the
+// test unless all of them report only h, with the given count.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {

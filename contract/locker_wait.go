@@ -105,7 +105,7 @@ func fifo(l *lab) {
 	}
 }
 
-// looks counts the client's requests whose answers tell whether the lock is free.
+// looks counts the client's requests whose answers show whether the lock is free.
 func (p *process) looks(name string) int {
 	return p.count(which{kind: acquireStep, name: name}) +
 		p.count(which{kind: keepStep, name: name})
@@ -293,14 +293,14 @@ func noNotifier(l *lab) {
 	l.noError(l.give("a", "other:1"), "release")
 	wait.ok()
 
-	// Polls become less frequent the longer the wait lasts.
+	// The longer a wait lasts, the less often the client polls.
 	begin = time.Now()
 	lk := p.Locker("a")
 	wait = l.start("the next waiter", func() error { return lk.LockContext(l.ctx) })
 	l.sleep(l.shortLease() * 5)
 	passed := time.Since(begin)
-	// The pauses start at 10 ms and double each time, with jitter. After n polls at least (2^n - 1)
-	// * 5 ms have passed.
+	// The pauses start at 10 ms and double each time, with jitter. So after n polls, at least
+	// (2^n - 1) * 5 ms have passed.
 	limit := 2
 	for gap := 5 * time.Millisecond; gap < passed; gap *= 2 {
 		limit++

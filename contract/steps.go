@@ -448,8 +448,8 @@ func (e *env) leaseBefore(short time.Duration) time.Duration {
 }
 
 // prolong checks that a step makes a hold outlive its earlier lease. The hold has a count of 2 and
-// a short lease. If the lease expires before the step, as on a slow machine, prolong tries again
-// with a longer one.
+// a short lease. If the lease expires before the step, as can happen on a slow machine, prolong
+// tries again with a longer one.
 func prolong(e *env, step func(a party, name string) (held bool)) {
 	e.Helper()
 	a, b := e.party("a"), e.party("b")

@@ -128,8 +128,8 @@ func (p party) hears(x *ear) backend.Grant {
 	}
 }
 
-// patience is the shortest time that a grant must last. If the steps from the grant to the renewal
-// take longer, the machine is too slow for the case.
+// patience is how long a grant must last at least. If the steps from the grant to the renewal take
+// longer, the machine is too slow for the case.
 const patience = 500 * time.Millisecond
 
 // turn waits until p gets the lock for which it stands in line, and then renews the hold. The grant
@@ -277,7 +277,7 @@ var fairCases = []testCase{
 			a.releases("lock", lease, backend.Left)
 			a.releases("lock", lease, backend.Left)
 			a.releases("lock", lease, backend.Freed)
-			b.acquires("lock", lease) // b gets the lock at once, so a has no place in line either
+			b.acquires("lock", lease) // succeeds only if a has left no place in line
 			b.releases("lock", lease, backend.Freed)
 			b.seesFree("lock")
 		}},

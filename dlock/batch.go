@@ -184,8 +184,8 @@ func longest(ctx context.Context, parts []*part) *hold {
 	return h
 }
 
-// leaveTogether begins the releases that can be sent in one batch, if there are at least two. The
-// result all contains these releases, and the result others contains the remaining holds.
+// leaveTogether begins the releases that can be sent in one batch, if there are at least two. It
+// returns these releases, and the parts whose holds must be released separately.
 func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 	s := c.lock()
 	defer c.unlock()

@@ -33,10 +33,10 @@ func (o *object) readers() []*hold {
 }
 
 // plainShared returns the hold that the next plain unlock of a reading Locker releases, or nil. An
-// unlock doesn't say which of the Locker's readers calls it. So plainShared prefers a lost hold,
-// and then the hold that ends first. The other readers keep the holds that last longest. If the
-// client has forgotten a lost hold, plainShared returns ErrLost for it. So a late unlock of a lost
-// hold doesn't release a later one.
+// unlock doesn't say which of the Locker's readers calls it. So plainShared returns a lost hold if
+// there is one, and otherwise the hold that ends first, so that the other readers keep the holds
+// that last longest. If unlocks are due for lost holds that the client has forgotten, plainShared
+// returns ErrLost. So a late unlock of a lost hold doesn't release a later hold.
 func (v *variable) plainShared(s *state, key lockKey, kind protocol.Kind) (*hold, error) {
 	if h := s.lastLoss(lostKey{key, kind, v}); h != nil {
 		return h, nil
@@ -68,8 +68,8 @@ func (h *hold) standing(c *Client) *hold {
 	return h
 }
 
-// endsFirst returns whichever hold of a Locker's plain calls expires first. If none expires, it
-// returns the oldest.
+// endsFirst returns the hold that expires first, of the holds that a Locker's plain calls acquired.
+// If none of them expires, it returns the oldest.
 func (o *object) endsFirst(v *variable) *hold {
 	first := o.reader(v)
 	if first == nil {
@@ -155,7 +155,7 @@ func (o *object) tidyReading() {
 	}
 }
 
-// isRead reports whether there is a valid read hold, apart from those of the given party.
+// isRead reports whether any other party than the given one has a valid read hold.
 func (o *object) isRead(s *state, but party) bool {
 	for _, h := range o.readers() {
 		if h.party != but && h.check(s) {
@@ -279,10 +279,10 @@ func (o *object) admitReaders(s *state, cl *claim) {
 	}
 }
 
-// retain returns the live write hold under which a party took the read locks that use the claim, or
-// nil if there is none. While the write hold lives, the claim is kept, even without readers. If the
-// claim were released, and the party read again, the new claim would have the same owner string,
-// and a late request for the old claim could affect the new one.
+// retain returns the live write hold whose party reads with this claim, or nil if there is none.
+// While the write hold lives, the claim is kept, even without readers. Otherwise, if the party read
+// again, the new claim would have the same owner string as the old one, so a late request for the
+// old claim could affect the new one.
 func (cl *claim) retain() *hold {
 	if cl.more == nil || cl.more.under == nil || cl.more.under.state != live {
 		return nil
@@ -418,9 +418,9 @@ func (h *hold) bequeath() {
 // be dropped, since it is unknown which calls are still reading under the lock.
 const mostNotices = 8
 
-// noticeFor returns the notice for the first call that watches a hold for its loss. The notice is
-// new, unless another hold of the same party already has mostNotices. In that case noticeFor
-// returns one of the other hold's notices, which is then given when either hold is lost.
+// noticeFor returns the notice for a hold that has none yet. The notice is new, unless another hold
+// of the same party already has mostNotices. In that case noticeFor returns one of those, and the
+// two holds share it: it is given when either of them is lost.
 func (h *hold) noticeFor() *notice {
 	if h.kind.Shared() && h.state == live {
 		for _, other := range h.claim.object.readers() {

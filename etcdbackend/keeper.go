@@ -58,8 +58,8 @@ type ask struct {
 	over   bool
 }
 
-// maxUnread is the maximum number of unanswered messages. The server handles one after the other.
-// If it is slow, other messages stay in the queue, where later renewals of the same leases join
+// maxUnread is the maximum number of unanswered messages. The server handles them one at a time. If
+// it is slow, other messages stay in the queue, where later renewals of the same leases join
 // them.
 const maxUnread = 256
 

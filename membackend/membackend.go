@@ -110,9 +110,9 @@ func (b *Backend) put(name string, o object) {
 }
 
 // finish completes a step. If the lock is free, finish gives it to the first in line. It then
-// stores the named object, and adds the wake-ups to n. The parameter due is the expiry of what the
-// step created or extended in the object, or zero if it created and extended nothing. The caller
-// must hold b.mu, and must unlock it before calling n.tell.
+// stores the named object, and adds the wake-ups to n. If the step created or extended a part of
+// the object, due is when that part expires. Otherwise due is zero. The caller must hold b.mu, and
+// must unlock it before calling n.tell.
 func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (granted bool) {
 	first, granted := o.settle(now)
 	if granted {
@@ -128,7 +128,7 @@ func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (g
 	return granted
 }
 
-// sweepAt makes a sweep begin at due. The caller must hold b.mu.
+// sweepAt schedules the next sweep for due. The caller must hold b.mu.
 func (b *Backend) sweepAt(due, now time.Time) {
 	b.due = due
 	switch {

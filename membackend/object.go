@@ -7,8 +7,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// object is the state of one name. It has an exclusive hold, readers, or acquired permits, and the
-// places and notes of waiters. Only the owner of a Write may be a reader at the same time. After
+// object is the state of one name: an exclusive hold, readers, or acquired permits, and the places
+// and notes of waiters. Only the owner of a Write may be a reader at the same time. After
 // [object.prune], nothing in it has expired.
 type object struct {
 	alone   hold                 // Exclusive, Fenced, Fair or Write
@@ -76,8 +76,7 @@ func (o *object) prune(now time.Time) (pruned bool) {
 	}
 	over := func(p place) bool { return !now.Before(p.expires) }
 	if slices.ContainsFunc(o.line, over) {
-		// This changes a clone of the line. If o is a copy that won't be stored, the stored object
-		// must keep the old line.
+		// Clone the line, since o may be a copy of a stored object that shares it.
 		o.line = slices.DeleteFunc(slices.Clone(o.line), over)
 		pruned = true
 	}

@@ -31,7 +31,7 @@ type quorum struct {
 //
 // New panics if there are fewer than three stores or more than 64, or if one is nil. The stores may
 // be of any kind, and of different kinds. The Limits of the backend combine those of the stores:
-// LeaseStep is a multiple of each store's LeaseStep, and MinLease is the longest of theirs.
+// LeaseStep is a multiple of each store's LeaseStep, and MinLease is the largest of any store.
 func New(stores ...backend.Backend) backend.Backend {
 	if len(stores) < fewest || len(stores) > most {
 		panic(fmt.Sprintf("quorumbackend: New with %d stores; it takes %d to %d", len(stores),
@@ -76,7 +76,7 @@ func leastCommonMultiple(a, b time.Duration) time.Duration {
 // Limits implements [backend.Backend].
 func (q *quorum) Limits() backend.Limits { return q.limits }
 
-// String returns the name of the store in dlock's errors.
+// String returns a name of the store for dlock's errors.
 func (q *quorum) String() string { return fmt.Sprintf("a quorum of %d stores", len(q.stores)) }
 
 // Open implements [backend.Backend].

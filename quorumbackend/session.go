@@ -147,8 +147,8 @@ var errShortened = &backend.Error{
 	Err:  errors.New("held, but an earlier request with a shorter lease may yet arrive"),
 }
 
-// renew renews a hold in a majority of the stores. If so many stores lack the hold that the others
-// aren't a majority, the hold ends.
+// renew renews a hold in a majority of the stores. The hold ends when so many stores lack it that
+// the remaining ones can't be a majority.
 func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held bool, err error) {
 	s.mu.Lock()
 	if h.count == 0 {
@@ -340,7 +340,7 @@ func (s *session) Release(
 	})
 }
 
-// free makes the last release of a hold, which frees the lock.
+// free performs the last release of a hold, which frees the lock.
 func (s *session) free(
 	ctx context.Context, h *hold, req backend.ReleaseRequest,
 ) (backend.ReleaseResult, error) {
@@ -358,12 +358,12 @@ func (s *session) free(
 	return last, nil
 }
 
-// giveBack releases a hold in every store that was asked for it. It asks the store that was the
-// first to grant the hold last, since waiters listen there. giveBack returns how many stores had
-// the hold, and the answer of the store that was asked last. If it doesn't know how many, it
+// giveBack releases a hold in every store that was asked for it. One store gets the release after
+// all others: the one that granted the hold first, since waiters listen there. giveBack returns how
+// many stores had the hold, and the answer of that last store. If it doesn't know how many, it
 // returns an error, and can be called again. If waits is set, the owner keeps waiting for its
-// Write. Then the notes stay in the stores, and h keeps the name of its attempt. But if a release
-// with that name might still be under way, h gets a new name.
+// Write, so the notes stay in the stores. The next attempt then uses the same name, h.attempt,
+// unless a release with that name might still be under way.
 func (s *session) giveBack(
 	ctx context.Context, h *hold, req backend.ReleaseRequest, waits bool,
 ) (had int, last backend.ReleaseResult, err error) {

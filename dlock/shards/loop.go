@@ -40,7 +40,7 @@ const (
 // run has returned. Then it returns a [*dlock.Error] with the error and cause of ctx. Wait until it
 // has returned. If the process or the client ends earlier, its shards stay idle until their leases
 // end. While the store can't be reached, Run waits and logs that. It returns an error at once if an
-// option, the name or the list is invalid, and if another Run of this Set is under way. The error
+// option, the name or the list is invalid, or if another Run of this Set is under way. The error
 // is [dlock.ErrConflict] if a name of the set belongs to another kind of lock, and
 // [dlock.ErrClosed] if the client is closed. It wraps [errors.ErrUnsupported] if the store has no
 // fenced or read-write locks, or can't list their holders.
@@ -340,7 +340,7 @@ func (m *membership) look() (*view, error) {
 }
 
 // haunt updates the ghosts. It adds members that have vanished since the last view. It removes
-// ghosts that are back, have been gone for long, or have lost their seats to other members.
+// ghosts that are back, have been gone for some time, or have lost their seats to other members.
 func (m *membership) haunt(now time.Time, v *view) {
 	if m.view != nil {
 		for seat, before := range m.view.taken {

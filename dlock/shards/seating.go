@@ -9,7 +9,7 @@ import (
 // seating decides which seats a member takes and gives up. It does no I/O.
 //
 // Shards belong to seats, not to members. A member that inherits a seat inherits its shards, and no
-// other shard moves. So a newcomer first waits for a while for a seat that another member leaves,
+// other shard moves. So a newcomer first waits a while for a seat that another member leaves,
 // as happens in a deploy. Only then does it take a seat that no member has held.
 type seating struct {
 	self   note
@@ -21,8 +21,8 @@ type seating struct {
 }
 
 // sit updates this member's own note from a view of all notes. changed reports whether the note
-// must be published now. If it needn't be, next is the time until the note will change although the
-// view stays the same, or 0 if it won't.
+// must be published now. If not, the note may change later even if the view stays the same: next is
+// the time until then, or 0 if the note won't change.
 func (s *seating) sit(now time.Time, v *view) (changed bool, next time.Duration) {
 	me := v.find(s.self.run)
 	if me == nil { // the member is new, or was lost; it keeps those of its seats that are free

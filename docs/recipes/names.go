@@ -33,8 +33,8 @@ func rowLock(client *dlock.Client, row string) *dlock.Locker {
 	return client.Locker(fmt.Sprintf("lock:rows:%d", n))
 }
 
-// renamed returns a lock that holds an order's lock under its old and its new name. Use it while
-// programs that know only the old name still run.
+// renamed returns a lock that locks an order's old and new names together. Use it while programs
+// that know only the old name still run.
 func renamed(client *dlock.Client, tenant, order string) *dlock.MultiLocker {
 	before := client.Locker(lockNameWrong(tenant, order))
 	return dlock.All(before, client.Locker(lockName(tenant, order)))

@@ -13,7 +13,7 @@ import (
 // whole pipeline.
 const maxSteps = 100
 
-// AcquireBatch sends the same scripts as Acquire. Scripts for the same node go together, and
+// AcquireBatch sends the same scripts as Acquire. Scripts for the same node are sent together, and
 // several plain locks with the same hash tag share a script.
 func (s *session) AcquireBatch(
 	ctx context.Context, reqs []backend.AcquireRequest, answer func(
@@ -119,7 +119,7 @@ func (s *session) triedInLine(
 	}
 }
 
-// ReleaseBatch sends the same scripts as Release. Scripts for the same node go together.
+// ReleaseBatch sends the same scripts as Release. Scripts for the same node are sent together.
 func (s *session) ReleaseBatch(
 	ctx context.Context, reqs []backend.ReleaseRequest, answer func(
 		int, backend.ReleaseResult, error,
@@ -210,10 +210,9 @@ func (b *releases) send(ctx context.Context, group []int) {
 }
 
 // atNodes puts requests, given by their indexes, into groups. Each group contains the requests for
-// locks on one cluster node, and without a cluster there is only one group. It handles all groups
-// concurrently, and calls the function send for up to maxSteps requests of a group at a time. If no
-// node is known for a request, or its node can't be reached, atNodes calls the function fail for
-// that request instead.
+// locks on one cluster node. Without a cluster there is only one group. atNodes handles all groups
+// concurrently, and calls send for up to maxSteps requests of a group at a time. If no node is
+// known for a request, or its node can't be reached, atNodes calls fail for that request instead.
 func (s *session) atNodes(
 	ctx context.Context, chosen []int, name func(int) string, fail func(int, error),
 	send func(group []int),
@@ -241,13 +240,13 @@ func (s *session) atNodes(
 	}
 }
 
-// runTogether runs scripts in one pipeline. It repeats those that reply that they have more to do.
+// runTogether runs scripts in one pipeline. If a script has more to do, runTogether repeats it.
 func (s *session) runTogether(ctx context.Context, calls []Call) []Reply {
 	replies, _ := s.runAsking(ctx, calls, nil)
 	return replies
 }
 
-// finish repeats the scripts that reply that they have more to do, one after the other.
+// finish repeats the scripts that have more to do, one after another.
 func (s *session) finish(ctx context.Context, calls []Call, replies []Reply) []Reply {
 	for i, r := range replies {
 		if r.Value == more {

@@ -17,8 +17,8 @@ type kind struct {
 	// owner converts the name of an owner to its name in the store. It is nil if both are the same.
 	owner func(string) string
 
-	// refuse returns an error if a lock of the kind can't have this name. It is nil if all names
-	// are allowed.
+	// refuse returns an error if a lock of this kind can't have the given name. It is nil if all
+	// names are allowed.
 	refuse func(name string) error
 
 	acquire  func(Dialect, backend.AcquireRequest) Call
@@ -28,15 +28,15 @@ type kind struct {
 	// number.
 	count func(name, owner string) Command
 
-	// blind reports whether acquire might mistake other data for a held lock of the kind, and
-	// therefore refuse the caller.
+	// blind reports whether acquire might mistake other data for a held lock of this kind, and so
+	// refuse the caller.
 	blind bool
 
 	// holders asks who holds a lock, so that the session learns of Redisson's clients: see
-	// strangers. It is nil if the kind doesn't need that. The function holder returns the client
-	// that an owner belongs to, and whether the client is one of Redisson's. If untold is set, an
-	// owner doesn't reveal its client, so instead of the client, holder returns a string that
-	// identifies the owner.
+	// strangers. It is nil if the kind doesn't need that. holder returns the client that an owner
+	// belongs to, and whether it is one of Redisson's clients. For some kinds, an owner doesn't
+	// reveal its client. For these, untold is true, and holder returns a string that identifies the
+	// owner instead of the client.
 	holders func(name string) Command
 	holder  func(owner string) (client string, stranger bool)
 	untold  bool
@@ -71,7 +71,7 @@ type kind struct {
 
 	// look asks about a lock. looked reads the replies, and reports whether they are certain. If
 	// they aren't, the caller must check two things: whether the key is something other than a lock
-	// of the kind, and whether the lock was released but stays taken.
+	// of this kind, and whether the lock was released but stays taken.
 	look   func(backend.LookRequest) []Command
 	looked func(backend.LookRequest, []Reply) (res backend.LookResult, certain bool, err error)
 
@@ -184,10 +184,10 @@ func (k *kind) called(owner string) string {
 	return k.owner(owner)
 }
 
-// inside returns the name under which a read-write lock stores an owner: the owner's own name, with
-// a zero before the number at its end, or with ":0" appended if there is no number. The scripts of
-// a plain lock look for a field with the owner's own name, and if such a script runs on a
-// read-write lock by mistake, it must not find the owner's field.
+// inside returns the name under which a read-write lock stores an owner. It differs from the
+// owner's own name by a zero before the number at the end, or by ":0" at the end if there is no
+// number. So if a script of a plain lock runs on a read-write lock by mistake, it doesn't find the
+// owner.
 func inside(owner string) string {
 	colon := strings.LastIndexByte(owner, ':')
 	if number := owner[colon+1:]; colon < 0 || number == "" ||

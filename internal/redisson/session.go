@@ -91,7 +91,7 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name, owner stri
 	return k, nil
 }
 
-// more is the reply of a fair lock's script that has done a part of its clean-up, but hasn't begun
+// more is the reply of a fair lock's script that has done part of its clean-up, but hasn't begun
 // the step itself. The script must then be sent again.
 const more = "more"
 
@@ -152,8 +152,8 @@ func (s *session) Acquire(
 	return res, nil
 }
 
-// noted records the answer to an attempt to acquire. It reports whether the attempt failed because
-// of a key that might be something other than a lock of the kind.
+// noted records the answer to an attempt to acquire a lock of kind k. If the attempt was refused,
+// noted reports whether the key might be something other than such a lock.
 func (s *session) noted(
 	k *kind, req backend.AcquireRequest, sent time.Time, res backend.AcquireResult,
 ) (doubtful bool) {
@@ -203,9 +203,9 @@ func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRe
 	return replies[0]
 }
 
-// doubtful reports whether the key must be checked after a refused attempt, because it might be
-// something other than a lock of the kind. A key without an expiry is always checked. Any other key
-// is known to be a lock if another call of this session waits for the lock or holds it.
+// doubtful reports whether the key must be checked after a refused attempt, because it might not be
+// a lock of kind k. A key without an expiry is always checked. Any other key is known to be such a
+// lock if another call of this session waits for the lock or holds it.
 func (s *session) doubtful(k *kind, req backend.AcquireRequest, res backend.AcquireResult) bool {
 	return res.Remaining < 0 ||
 		!s.latest.refuses(req.Name, req.Owner) && !s.Subscriber.Listens(k.channel(req.Name))
@@ -345,7 +345,7 @@ func (s *session) ForceRelease(
 }
 
 // Look needs one round trip. It needs a second one if the first leaves open whether the key is a
-// lock of the kind, or whether the lock was released but stays taken.
+// lock of the requested kind, or whether the lock was released but stays taken.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
@@ -384,9 +384,10 @@ func (s *session) Subscribe(
 	return s.Subscriber.Subscribe(ctx, k.channel(req.Name), k.decode, woken(req), req.Changed)
 }
 
-// probe returns an error if the server is too old for the dialect. A release would get this error
-// only after freeing the lock. In a cluster, it doesn't matter which server probe asks. After the
-// first good answer, probe doesn't ask again.
+// probe returns an error if the server is too old for the dialect. It is called before an
+// acquisition, since the script of a release would fail only after it has freed the lock. In a
+// cluster, it doesn't matter which server probe asks. After the first good answer, probe doesn't
+// ask again.
 func (s *session) probe(ctx context.Context) error {
 	if !s.Dialect.Sharded || s.probed.Load() {
 		return nil

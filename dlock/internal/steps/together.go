@@ -15,8 +15,7 @@ type Answer[Res any] struct {
 	in  bool // it came before the caller left
 }
 
-// A Reader is a set of functions for the answers to several steps. All of them except Context may
-// be nil.
+// A Reader contains the functions that [Together] calls. All of them except Context may be nil.
 type Reader[Res any] struct {
 	Context func(i int) context.Context     // the context of a step, for Observe
 	Heard   func(res Res, err error)        // called for each answer that comes in time

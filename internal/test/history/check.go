@@ -99,9 +99,9 @@ func (r *Recorder) CheckTimes(rules Rules) error {
 	return errors.Join(r.overlaps(), r.outOfTurn(e))
 }
 
-// unexplained describes one call for each lock whose calls have no valid order. For such a lock,
-// the search found valid orders of only some of the calls. unexplained takes the longest of these
-// orders. Of the calls that aren't in it, unexplained describes the one that returned first.
+// unexplained describes one call for each lock whose calls have no valid order. The search found
+// valid orders for only some of the lock's calls. Of the calls that aren't in the longest of these
+// orders, unexplained describes the one that returned first.
 func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	explained := make(map[*op]bool)
 	for _, part := range info.PartialLinearizationsOperations() {

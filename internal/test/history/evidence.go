@@ -8,20 +8,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A number stands for one outermost acquisition, which the store knows by its owner string. It
-// contains all steps with that owner string. A Read under a Write has its own number.
+// A number stands for one outermost acquisition, which the store knows by its owner string. All
+// steps with that owner string belong to the number. A Read under a Write has its own number.
 type number struct {
 	client  int             // -1: unknown
 	steps   []*step         // sorted by start time
 	granted time.Duration   // earliest time at which the store may have granted the lock
 	handed  []time.Duration // when users of its client handed the hold over
-	until   time.Duration   // latest time at which the store may have the hold if it isn't released
+	until   time.Duration   // until when the store may have the hold, unless it is released
 	ghosts  []span
 	shaken  bool // whether the hold's state in the store may differ from what calls returned
 }
 
-// A span is an interval of time. The ghosts of a number are the spans in which the store may have
-// its hold although no call's answer shows that, for example because a reply was lost or came late.
+// A span is an interval of time. In the spans called ghosts, the store may have a number's hold
+// although the results of the calls don't show it. For example, a reply was lost or came late.
 type span struct{ from, to time.Duration }
 
 // A numberKey identifies a number.
@@ -112,8 +112,7 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 		case o.kind == unlock:
 			o.murky = o.murky || !rules.Calm
 		case o.kind == forceUnlock && o.result == failed:
-			// it may take effect at any later time, even after the end of the history, when no
-			// other call notices it
+			// it may take effect at any later time, even after the last call of the history
 			o.ret = forever
 		case o.kind == wipe:
 			o.forgets = !rules.Lasting
@@ -141,8 +140,8 @@ func (e *evidence) sort(s *step) {
 	}
 }
 
-// give finds the steps that acquired the hold of a [Party.Given] call. Other code acquired that
-// hold, so give recognizes the steps by the fencing token.
+// give adds the attempts of a [Party.Given] call, whose hold was acquired by other code. It finds
+// them by the fencing token of the hold.
 func (e *evidence) give(o *op) {
 	if !o.given {
 		return
@@ -180,8 +179,8 @@ func (e *evidence) granter(o *op) (last *step) {
 	return last
 }
 
-// lost reports whether a grant had ended by the given time. That is so if a step between the grant
-// and that time found the owner in line again.
+// lost reports whether a step between the grant and the given time found the owner in line again.
+// If so, the grant had ended.
 func (n *number) lost(grant *step, by time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.queues() && grant.ret < s.call && s.ret < by
@@ -190,17 +189,17 @@ func (n *number) lost(grant *step, by time.Duration) bool {
 
 // stoodAgain reports whether an owner stood in line again after the store had granted it the lock.
 // This happens if the client asks to keep the place before it learns of the grant. The store may
-// then grant the owner the lock a second time, and the client doesn't know.
+// then grant the owner the lock a second time without the client's knowledge.
 func (n *number) stoodAgain() bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.gets() && n.lost(s, forever)
 	})
 }
 
-// tookBack reports whether the client of call o released the hold that the attempt acquired, while
-// the client had another hold that it could share or hand over. If so, the call may have returned
-// the other hold: either its client never got the reply to the attempt, or the call was handed the
-// other hold during the attempt.
+// tookBack reports whether the client of call o released the hold that the attempt acquired, and
+// had another hold that it could share or hand over. If so, the call may have returned the other
+// hold. Then the client never got the reply to the attempt, or the call was handed the other hold
+// during the attempt.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
 	i := slices.IndexFunc(own.steps, func(s *step) bool {
@@ -264,7 +263,7 @@ func (e *evidence) follow(ops []*op) {
 			o.number = clients[client]
 			users[user] = o.number
 		case o.kind == unlock && o.result == yes && several(o.side):
-			// if no release was sent, others still share the hold, or the permits were handed over
+			// without a release, others still share the hold or the permits were handed over
 			o.murky = !e.releases(o)
 		case o.kind == unlock && o.result == yes:
 			switch n := users[user]; {
@@ -280,8 +279,8 @@ func (e *evidence) follow(ops []*op) {
 	}
 }
 
-// passing returns those attempts whose hold the call itself released, or handed over, before the
-// call returned. They are sorted by the time of their replies.
+// passing returns the attempts that acquired holds their calls released or handed over before
+// returning. They are sorted by the time of their replies.
 func (e *evidence) passing(ops []*op) (all []*step) {
 	for _, o := range ops {
 		for _, s := range e.attempts[o] {
@@ -347,8 +346,8 @@ func (n *number) seen(from, to time.Duration) time.Duration {
 	return last
 }
 
-// driftShare says how much of a lease a client leaves unused, because clocks may run at different
-// speeds: 1/driftShare of it.
+// driftShare determines how much of a lease a client leaves unused, namely 1/driftShare of it,
+// because clocks may run at different speeds.
 const driftShare = 100
 
 // acquisition records what the attempts of an acquiring call reveal about it.
@@ -366,7 +365,7 @@ func (e *evidence) acquisition(o *op) {
 	}
 	lease := o.lease
 	if o.lined && !e.rules.Calm {
-		// a grant that the client didn't learn of may have ended as early as this
+		// a grant that the client didn't learn of may have lasted for only leastGrant
 		lease = min(lease, leastGrant)
 	}
 	// Subtract 2 ms for the fractions of a millisecond that the client and this package drop.
@@ -407,8 +406,8 @@ func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 }
 
 // join records what a call holds if it acquired nothing itself. A Read shares its client's hold for
-// reading or for writing. For permits, the call was handed a hold. If the client has several holds,
-// it isn't known which one the call got.
+// reading or for writing. Permits were handed over to the call. If the client has several holds, it
+// isn't known which one the call got.
 func (e *evidence) join(o *op, ops []*op) {
 	o.granted = o.call
 	if o.result != yes {
@@ -452,9 +451,9 @@ func (n *number) haunts(o *op) bool {
 // meets reports whether a call may find the hold of a number. On a read-write lock, that depends on
 // the side. A call that acquires a Write meets both sides. A call that acquires a Read meets only
 // Writes, since readers don't exclude each other. A call that queries or force-unlocks a side meets
-// only the holds of that side. But for the reading side, such a call also meets a Write that its
-// own client has handed over. Readers of that client may share the Write, although the store
-// doesn't know of these readers, and their calls may not have returned yet.
+// only the holds of that side, with one exception: on the reading side, it also meets a Write that
+// its own client has handed over. Readers of that client may share the Write. The store doesn't
+// know of them, and their calls may not have returned yet.
 func (o *op) meets(key numberKey, n *number) bool {
 	switch {
 	case !o.shares():
@@ -478,7 +477,7 @@ func (e *evidence) resolve(key numberKey, n *number) {
 	n.until = e.over(n)
 	key.reads = !key.reads
 	if beside := e.numbers[key]; beside != nil {
-		// the Read and the Write of one owner may share their expiry
+		// the store may keep a single expiry for the Read and the Write of one owner
 		n.until = max(n.until, e.over(beside))
 	}
 	n.shaken = n.stoodAgain()
@@ -487,8 +486,8 @@ func (e *evidence) resolve(key numberKey, n *number) {
 		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
 			// Record a ghost even if the request was answered: a Read may be shared, permits are
 			// counted separately, and an owner in line may be granted the lock without a request.
-			// In these three cases, a ghost of an answered request doesn't by itself make n.shaken
-			// true, since repeating the request adds no hold.
+			// In these three cases, an answered request doesn't by itself make n.shaken true, since
+			// repeating it adds no hold.
 			n.shaken = n.shaken || s.open() && !lines ||
 				!several(s.side) && !lines && !s.passes() || n.releasedBefore(s.ret)
 			gone := forever
@@ -503,8 +502,8 @@ func (e *evidence) resolve(key numberKey, n *number) {
 	}
 }
 
-// over returns the latest time at which the store may have the hold of a number, as far as its own
-// steps show.
+// over returns the latest time at which the store may have the hold of a number, judging only by
+// the number's own steps.
 func (e *evidence) over(n *number) (until time.Duration) {
 	for _, s := range n.steps {
 		switch {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Permits is the model of a semaphore. Each party acquires several permits at once, a single time,
-// under an owner string of its own. The party's index represents its owner string. The release of a
+// Permits is the model of a semaphore. Each party makes a single acquisition, of several permits,
+// under its own owner string. The party's index represents its owner string. The release of a
 // party's permits is a single step, as in model Line. A client of another library, with a clock
 // that is ahead, can take over some of a party's permits before they expire. The fields of Permits
 // limit the exploration.

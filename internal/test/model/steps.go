@@ -150,7 +150,7 @@ func (m *Holds) due(s *HoldsState, calm bool) bool {
 	for i := range s.numbers {
 		x := &s.numbers[i]
 		if m.Mutation == takenBackInTimeOnly && x.use == retired && x.fading == 0 {
-			return true // otherwise G1 could fail for lack of a release, not due to the mutation
+			return true // without a release, G1 could fail even without the mutation
 		}
 		if calm && x.valid() && x.watch != 0 && x.left == 1 && m.same(s, s.store.number, uint8(i)) {
 			return true
@@ -419,8 +419,8 @@ func (m *Holds) nest(s HoldsState, g int, do emitter) {
 	}
 }
 
-// enterNested makes a goroutine of a pair re-enter the hold that the other held at the time of the
-// call.
+// enterNested makes a goroutine re-enter the hold that the other goroutine of its pair had when the
+// call began.
 func (m *Holds) enterNested(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	x := &s.numbers[n]

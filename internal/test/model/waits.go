@@ -82,7 +82,7 @@ func (m *Waits) Init() WaitsState { return WaitsState{key: other, others: 1} }
 func (s *WaitsState) head() int { return int(s.queue[0]) - 1 }
 
 // Bad checks three rules. L2: the head of the queue will try if the key is free. L2m: if the key
-// was freed by a release, the head will try even if only the timer of 5 ms fires, unless it
+// was freed by a release, the head will try even if only the 5 ms timer fires, unless it
 // pauses after an unanswered attempt. G2: if the key is A's, a waiter of A holds it.
 func (m *Waits) Bad(s WaitsState) []string {
 	var bad []string
@@ -143,7 +143,7 @@ func (m *Waits) Done(s WaitsState) bool {
 func (s *WaitsState) wake() { s.woken = s.head() >= 0 }
 
 // message handles a message from the store. During A's own release, the message may be about that
-// release. In that case the message only starts the timer of 5 ms, and the reply to the release
+// release. In that case the message only starts the 5 ms timer, and the reply to the release
 // follows. While the head lets other clients go first, each message counts as a release by one of
 // them.
 func (m *Waits) message(s *WaitsState) {
@@ -204,9 +204,9 @@ func (m *Waits) newHead(s *WaitsState) {
 	}
 }
 
-// yield makes the head wait for 5 ms, or until the message about A's own release arrives, for which
-// other clients wait, too. But if an attempt of the head is under way, the head tries again after
-// it, because the answer may predate the release.
+// yield makes the head wait until the message about A's own release arrives, but for 5 ms at most.
+// Other clients also wait for that message. If an attempt of the head is under way, its answer may
+// predate the release, so the head tries again as soon as it has the answer.
 func (m *Waits) yield(s *WaitsState) {
 	if s.head() < 0 {
 		return
@@ -472,8 +472,8 @@ func (m *Waits) held(s *WaitsState, w int) {
 	if m.Mutation == clearedAfterwards {
 		s.woken = false
 	}
-	// There is only one timer, set to the earliest time. It stays at 5 ms if the answer may predate
-	// A's release.
+	// There is only one timer, set to the earliest time. The 5 ms still apply if the head lets
+	// others go first, since the answer may predate A's release.
 	s.soon = s.sitting
 	m.subscribe(s)
 }

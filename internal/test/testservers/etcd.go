@@ -137,7 +137,7 @@ func EtcdCluster(t TB, n int, args ...string) []*Server {
 		members[i] = s
 	}
 	errs := make([]error, n)
-	var starting sync.WaitGroup // a member isn't ready before most members have started
+	var starting sync.WaitGroup // a member isn't ready until most members have started
 	for i, s := range members {
 		starting.Go(func() { errs[i] = s.start() })
 	}

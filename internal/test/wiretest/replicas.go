@@ -247,7 +247,7 @@ func ReplicasInCluster(t *testing.T, p Package, masters, replicas []*testservers
 		}
 		return true
 	})
-	// The session doesn't count acknowledgments of another server's replicas.
+	// The session doesn't count acknowledgments from another server's replicas.
 	_, err = scanty.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: Alice, Lease: Lease})
 	testservers.Until(t, "the slot is found", func() bool {
 		if IsKind(err, backend.Retry) {
