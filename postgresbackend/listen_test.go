@@ -43,8 +43,8 @@ func TestListening(t *testing.T) {
 	}
 	var subs []backend.Subscription
 	for i := range 10 {
-		subs = append(subs, wiretest.Must[backend.Subscription](t)(s.Subscribe(t.Context(),
-			backend.SubscribeRequest{Name: fmt.Sprint(i), Wake: func(backend.Wakeup) {}})))
+		subs = append(subs, subscribe(t, s,
+			backend.SubscribeRequest{Name: fmt.Sprint(i), Wake: func(backend.Wakeup) {}}))
 	}
 	if n := listeners(t, pool); n != 1 {
 		t.Errorf("%d connections listen; want one", n)
@@ -241,11 +241,9 @@ func TestAskingBesideARelease(t *testing.T) {
 			req.Kind, req.Owner = c.wanted, bob
 			done := make(chan backend.AcquireResult, 1)
 			go func() {
-				sub := wiretest.Must[backend.Subscription](t)(
-					s.Subscribe(ctx, backend.SubscribeRequest{
-						Kind: req.Kind, Name: req.Name, Wake: func(backend.Wakeup) {},
-					}))
-				defer sub.Close()
+				defer subscribe(t, s, backend.SubscribeRequest{
+					Kind: req.Kind, Name: req.Name, Wake: func(backend.Wakeup) {},
+				}).Close()
 				done <- wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req))
 			}()
 			testservers.Until(t, "whoever asks waits for the release, or was answered",

@@ -92,10 +92,8 @@ func TestRole(t *testing.T) {
 	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Read,
 		backend.Write, backend.Fair, backend.Permits} {
 		ctx, name, n := t.Context(), kind.String(), permitsOf(kind)
-		sub := wiretest.Must[backend.Subscription](t)(
-			s.Subscribe(ctx, backend.SubscribeRequest{Kind: kind, Name: name,
-				Wake: func(backend.Wakeup) {}, Granted: func(backend.Grant) {}}))
-		defer sub.Close()
+		defer subscribe(t, s, backend.SubscribeRequest{Kind: kind, Name: name,
+			Wake: func(backend.Wakeup) {}, Granted: func(backend.Grant) {}}).Close()
 		res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{
 			Kind: kind, Name: name, Owner: alice, Lease: lease, Permits: n, Limit: n,
 		}))

@@ -75,11 +75,7 @@ func TestReleasesTogetherCountWaiters(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	ctx, s, other := t.Context(), open(t, pool), open(t, pool)
-	testservers.Until(t, "another client waits", func() bool {
-		_, err := other.(backend.Notifier).Subscribe(ctx,
-			backend.SubscribeRequest{Name: "awaited", Wake: func(backend.Wakeup) {}})
-		return err == nil // the first connection may take too long
-	})
+	subscribe(t, other, backend.SubscribeRequest{Name: "awaited", Wake: func(backend.Wakeup) {}})
 	var releases []backend.ReleaseRequest
 	for _, name := range []string{"awaited", "alone", "awaited by nobody who asks"} {
 		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, exclusively(name, alice)))
