@@ -45,8 +45,8 @@ const (
 	Unknown ErrorKind = iota
 
 	// Retry means that the step was not carried out and never will be, but that trying again may
-	// succeed. Examples are a failed connection, a store that is loading, and a store without a
-	// leader.
+	// succeed. Examples are a failed connection, a store that is still loading its data, and one
+	// without a leader.
 	Retry
 
 	// Refused means that the step was not carried out and never will be, and that repeating it

@@ -20,14 +20,14 @@ type InspectRequest struct {
 	Name string
 }
 
-// Inspection is a report on the lock with one name.
+// Inspection is a report on a lock.
 type Inspection struct {
 	Name string
 
 	// Kind is Exclusive for a plain, fenced or fair lock, since a store need not tell them apart.
 	// It is Write for a read-write lock, even if there are only readers, and Permits for a
-	// semaphore. If the lock is free, Kind is meaningless unless it is Permits. In that case, the
-	// name still belongs to a semaphore, and can't be used for another kind.
+	// semaphore. If the lock is free, any other Kind is meaningless, but Permits means that the
+	// name still belongs to a semaphore, and can't be used for another kind of lock.
 	Kind Kind
 
 	// Holders lists the holders of the lock, up to [MostHolders] of them. A writer comes before
@@ -62,7 +62,7 @@ type Holder struct {
 	// Remaining is how long the hold lasts without renewal. It is negative if the hold never ends.
 	Remaining time.Duration
 
-	// Kept reports whether the owner released the lock, but the lock stays taken: see
+	// Kept reports whether the lock stays taken although the owner has released it: see
 	// [ReleaseRequest].Keep.
 	Kept bool
 }

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	pgConns = 64   // the maximum number of connections of a pool
+	pgConns = 64   // the maximum number of connections in a pool
 	pgBatch = 1000 // the number of locks that are renewed together
 )
 

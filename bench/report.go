@@ -152,7 +152,7 @@ func (r report) publish(dir string) error {
 }
 
 // between returns the page with the text between the named markers replaced. If there are no such
-// markers, it appends them, under a heading.
+// markers, it appends them and the text, under a heading.
 func between(page, name, heading, text string) string {
 	begin, end := fmt.Sprintf("<!-- bench:%s -->\n", name),
 		fmt.Sprintf("<!-- /bench:%s -->\n", name)

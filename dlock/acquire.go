@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// An acquisition is a call that acquires a lock, from its beginning until it returns.
+// An acquisition holds the state of one call that acquires a lock.
 type acquisition struct {
 	client *Client
 	call
@@ -28,7 +28,7 @@ type call struct {
 	bound    *hold         // the hold on this lock in the caller's context, or nil
 	partners bool          // whether the party can make other calls that re-enter its hold
 	budget   time.Duration // the longest time that the call may wait; 0 if unknown
-	quiet    bool          // log no failures: the wait is bounded, so the error reports them
+	quiet    bool          // log no failures, since the error of a bounded wait reports them
 	began    instant
 	excluded func() // if not nil, called when the store says that someone else has the lock
 }
@@ -58,7 +58,7 @@ type waiting struct {
 	prev, next *acquisition
 	signal     chan struct{} // wakes the call to check for changes
 	alarm      alarm         // wakes the call for its next look
-	since      instant       // when the call began; set when it first waits, and 0 until then
+	since      instant       // began, if the call has waited; otherwise 0
 	fresh      bool          // whether the call's next move is an attempt
 	late       bool          // the grant came too late for the call to renew the lease
 	trying     bool          // an attempt is under way
@@ -189,8 +189,8 @@ func (a *acquisition) acquireInTime(ctx context.Context) (*hold, error) {
 // firstBackoff is the pause after the first failed attempt.
 const firstBackoff = 50 * time.Millisecond
 
-// acquireOnce re-enters, joins or acquires the lock. If the lock is held, the call waits for it,
-// unless it mustn't wait.
+// acquireOnce re-enters, joins or acquires the lock. If the lock is held, the call waits, unless it
+// mustn't.
 func (a *acquisition) acquireOnce(ctx context.Context) (*hold, error) {
 	own, err := a.own()
 	a.via = ViaStore
@@ -303,7 +303,7 @@ func (a *acquisition) retries(ctx context.Context, err error) bool {
 }
 
 // final returns the error to report to the caller if the call ends with err. It wraps the store's
-// errors with ErrUnavailable.
+// errors in ErrUnavailable.
 func final(err error) error {
 	if isFinal(err) {
 		return err
@@ -358,7 +358,7 @@ func isHeld(err error) bool {
 	return isErrHeld(err)
 }
 
-// isErrHeld reports whether an attempt found the lock held by someone else.
+// isErrHeld reports whether err means that an attempt found the lock held by someone else.
 func isErrHeld(err error) bool { return err == errHeld || err == errHeldHere }
 
 // errWaited is the cause of a call's context when the wait has run out. It is never returned to
@@ -468,7 +468,7 @@ func (a *acquisition) known() error {
 	if v := a.variable(); v == nil {
 		but = a.party
 	} else if h := v.hold; h != nil && !h.check(s) && h.state == lost && v.hold == h {
-		return errNotUnlocked // can't happen to readers, whose v.hold is nil after a loss
+		return errNotUnlocked // readers don't get here: their v.hold is nil after a loss
 	}
 	o := s.object(a.kind, a.name)
 	switch held := o.excludes(s, a, but); {
@@ -481,7 +481,7 @@ func (a *acquisition) known() error {
 	}
 }
 
-// joins reports whether the call's party has acquired the lock in the meantime.
+// joins reports whether the call's party has acquired the lock since the call began.
 func (a *acquisition) joins() bool {
 	s := a.client.lock()
 	defer a.client.unlock()
@@ -723,7 +723,7 @@ func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
 	return req
 }
 
-// placeLease returns how long after each request the store remembers that this call is waiting to
+// placeLease returns for how long, after each request, the store remembers that this call waits to
 // write. It returns 0 if the call doesn't want to write.
 func (a *acquisition) placeLease() time.Duration {
 	if !a.kind.Notes() {
@@ -733,7 +733,7 @@ func (a *acquisition) placeLease() time.Duration {
 }
 
 // The store remembers a waiting writer for as long as the lease that the writer wants, but within
-// these limits. The first call in the queue repeats its request after each third of that time.
+// these limits. The first call in the queue repeats its request three times as often.
 const (
 	longestPlace  = 3 * time.Second
 	shortestPlace = 300 * time.Millisecond

@@ -80,8 +80,8 @@ func WithAttributes(attributes ...attribute.KeyValue) Option {
 }
 
 // New returns a Trace for [dlock.WithTrace] that measures locks and creates spans, as described in
-// the package's overview. If several clients share a Trace, they are counted together. New returns
-// an error if an option is invalid or the meter provider fails.
+// the package's overview. If several clients share a Trace, their locks are counted together. New
+// returns an error if an option is invalid or the meter provider fails.
 func New(opts ...Option) (*dlock.Trace, error) {
 	c, err := newConfig(opts)
 	if err != nil {

@@ -42,9 +42,9 @@ var ErrNotReplicated = redisson.ErrNotReplicated
 //
 // The timeout is a whole number of milliseconds. It must be less than the client's ConnWriteTimeout
 // (10 s by default), after which the client drops the connection, and the attempt fails. It should
-// be much shorter than the lease, which already runs while the acquisition waits. An attempt that
-// finds the lock held may also take that long while replicas lag. In a cluster, an attempt fails
-// while the slot of its key is being migrated.
+// be much shorter than the lease, which already runs while the acquisition waits. While replicas
+// lag, even an attempt that finds the lock held may last until the timeout. In a cluster, an
+// attempt fails while the slot of its key is being migrated.
 //
 // The Valkey user of the client needs permission for the command WAIT. WithReplicas panics if n < 1
 // or the timeout is not a positive number of whole milliseconds.

@@ -16,7 +16,7 @@ type line struct {
 // A works represents the resource that the leaders use. It remembers the largest term that it has
 // seen. A leader might be paused just after it has checked that it leads. When it continues, it
 // uses the resource once more, although another process may lead by then. Only a resource that
-// knows the terms can refuse that.
+// knows the terms can refuse this.
 type works struct {
 	lines chan line
 	term  uint64

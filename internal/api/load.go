@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// current returns the lines of the API listing for all packages of the repository that programs may
+// current returns the lines of the API listing for all packages in the repository that programs may
 // import.
 func current(root string) (map[string]bool, error) {
 	lines := make(map[string]bool)
@@ -39,7 +39,7 @@ func current(root string) (map[string]bool, error) {
 	return lines, err
 }
 
-// private reports whether the packages of a folder are excluded from the API.
+// private reports whether the packages in a folder are excluded from the API.
 func private(path string) bool {
 	for part := range strings.SplitSeq(path, "/") {
 		if slices.Contains([]string{"internal", "examples", "docs", "bench", "testdata"}, part) {

@@ -13,7 +13,7 @@ import (
 var errNoMemory = errors.New("the server is out of memory")
 
 // errDenied is wrapped by the error of a script that the server didn't allow to use a command or a
-// key. The server would refuse that again: see denials.
+// key. Running the script again would fail the same way: see denials.
 var errDenied = errors.New("the server refuses a part of the step")
 
 // ServerError adds the kind to err, an error whose text is the server's error reply. The kind
@@ -50,8 +50,8 @@ func ServerError(text string, err error) error {
 }
 
 // beforeFirstWrite contains the codes of errors that a server raises only at a script's first
-// write, never at a later one. Our scripts don't declare whether they write, so these errors occur
-// while a script runs.
+// write, never at a later one. Our scripts don't declare whether they write, so the server can't
+// raise these errors before it runs a script.
 var beforeFirstWrite = map[string]bool{
 	"READONLY":   true,
 	"NOREPLICAS": true,

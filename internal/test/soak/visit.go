@@ -335,7 +335,7 @@ func (v *visit) expect(what string, err error) {
 	v.wrong("%s: %v", what, err)
 }
 
-// lossMemory is how long, in leases, a client remembers an owner's loss.
+// lossMemory is how long, in leases, a client remembers that an owner lost a lock.
 const lossMemory = 10
 
 func (v *visit) wrong(format string, args ...any) {
@@ -353,9 +353,9 @@ func (v *visit) enter(how string) {
 // leave reports that the visit has ended.
 func (v *visit) leave() { v.tell(event{}) }
 
-// check checks whether the lock is still held and, if so, reports that as an event. version is the
-// version that the user just replaced, or that another user replaced while this user read. If there
-// is no such version, it is 0.
+// check checks whether the lock is still held and, if so, reports that as an event. For a writer,
+// version is the version that it has just replaced. For a reader, it is a version that a writer
+// replaced in the meantime. If there is no such version, it is 0.
 func (v *visit) check(version uint64) {
 	at := now()
 	if !v.valid() {

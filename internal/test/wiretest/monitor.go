@@ -79,8 +79,8 @@ func (m *Monitor) All() (commands []Command) {
 	}
 }
 
-// Commands returns the commands since the last call, except those that scripts run and those that
-// clients send on their own.
+// Commands returns the same commands as All, except those that scripts ran and those that clients
+// sent on their own.
 func (m *Monitor) Commands() (commands []string) {
 	m.t.Helper()
 	for _, c := range m.All() {
@@ -91,7 +91,7 @@ func (m *Monitor) Commands() (commands []string) {
 	return commands
 }
 
-// Quoted returns a command in a Monitor's format.
+// Quoted returns a command in MONITOR's format.
 func Quoted(args ...any) string {
 	words := make([]string, len(args))
 	for i, arg := range args {
