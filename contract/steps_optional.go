@@ -871,8 +871,8 @@ var mishapCases = []testCase{
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			names := []string{"renewed", "released", "re-entered"}
-			// Each party begins with an empty store and makes the same calls, so the locks of both
-			// have the same revisions, versions or ids in the store.
+			// Each party begins with an empty store and makes the same calls, so the store gives
+			// the locks of both parties the same revisions, versions or ids.
 			for _, p := range []party{a, b} {
 				e.store.Wipe()
 				for _, p := range []party{a, b} {

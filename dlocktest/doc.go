@@ -68,6 +68,6 @@
 // # Limits
 //
 // A Store is like a single machine that never fails by itself, and it uses the clock of the test.
-// It can't simulate server failovers and network faults. This repository tests those on real
+// It can't simulate server failovers or network faults. This repository tests those on real
 // servers: see its docs/reliability.md.
 package dlocktest

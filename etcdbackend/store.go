@@ -47,7 +47,8 @@ func newStore(cli *clientv3.Client, o options) *store {
 	}
 }
 
-// ttl returns the length of a lease in seconds, as the server will grant it.
+// ttl returns the length, in seconds, of the etcd lease that the server will grant for a lock with
+// the given lease.
 func (st *store) ttl(lease time.Duration) int64 {
 	return max(int64((lease+time.Second-1)/time.Second)+spareTTL, st.floor.Load())
 }
@@ -86,9 +87,9 @@ func send[Req, Res any](
 	return res, kinded
 }
 
-// anyLength allows an answer to be as long as all keys of a lock, as the client's own requests do
-// by default. gRPC's own default is 4 MiB. With that limit, a semaphore with 30,000 holders could
-// neither grant permits nor be force-released.
+// anyLength removes gRPC's limit on the length of an answer, as the etcd client does for its own
+// requests. The limit is 4 MiB by default. An answer that lists all keys of a semaphore with 30,000
+// holders is longer, so such a semaphore could neither grant permits nor be force-released.
 var anyLength = grpc.MaxCallRecvMsgSize(math.MaxInt32)
 
 // hasEnded reports whether a context has ended. gRPC compares the deadline itself, and may do so a
@@ -220,7 +221,7 @@ func ranges(res *pb.TxnResponse, n int) ([][]*mvccpb.KeyValue, error) {
 // An attempt tries to write or delete the key of a hold.
 type attempt struct {
 	id  holdID
-	ttl int64 // the length of the hold's lease in seconds; 0: it doesn't matter
+	ttl int64 // the length of the hold's lease in seconds; 0 if it doesn't matter
 
 	change
 	look []*pb.RequestOp // read after the key if the attempt is refused
@@ -248,9 +249,10 @@ func (st *store) reads(a *attempt) []*pb.RequestOp {
 	return append([]*pb.RequestOp{rangeOp(st.keyOf(a.id))}, a.look...)
 }
 
-// swap carries out ops if the hold's key still equals old. If old is the zero record, the key must
-// not exist, and the conditions in a.only must hold, too. If a condition doesn't hold, swap changes
-// nothing, and returns the current key. Otherwise it returns the answer to the transaction.
+// swap carries out ops if the hold's key still equals old. If old is the zero record, swap instead
+// requires that the key doesn't exist and that the conditions in a.only hold. If a condition
+// doesn't hold, swap changes nothing, and returns the current key. Otherwise it returns the answer
+// to the transaction.
 func (st *store) swap(
 	ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp,
 ) (done *pb.TxnResponse, now record, err error) {
@@ -317,7 +319,7 @@ func del(key []byte) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: req}}
 }
 
-// grant creates a lease with this id, and returns its length.
+// grant creates a lease with the given id, and returns its length.
 func (st *store) grant(ctx context.Context, id, ttl int64) (int64, error) {
 	req := &pb.LeaseGrantRequest{ID: id, TTL: ttl}
 	res, err := insist(ctx, patience(ttl), st.lease.LeaseGrant, req)

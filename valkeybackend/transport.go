@@ -20,11 +20,11 @@ import (
 type transport struct {
 	client valkey.Client
 	slots  *slots // nil without a cluster
-	// noDial is the last error of the dialer.
+	// noDial is the dialer's last error.
 	noDial atomic.Pointer[net.OpError]
 	// stale is set if a later command failed with the very same dial error: see Reach.
 	stale atomic.Bool
-	// unanswered is set if a command had no answer: see Reach.
+	// unanswered is set if a command got no answer: see Reach.
 	unanswered atomic.Bool
 	// sender lets steps share round trips. If it is nil, each step has its own.
 	sender *gather.Sender[valkey.Completed, answer]
@@ -32,8 +32,8 @@ type transport struct {
 
 // command builds an arbitrary command. valkey-go sends such a command once, to the master of its
 // key. If the master answers that the key has moved, the client sends the command to the new
-// master. A command built with valkey-go's own builder is different: if it only reads, the client
-// may repeat it, or send it to a replica.
+// master. A command that isn't built with Arbitrary is different: if it only reads, the client may
+// repeat it, or send it to a replica.
 func (t *transport) command(cmd redisson.Command) valkey.Completed {
 	if cmd.Script == "" {
 		return t.client.B().Arbitrary(cmd.Verb).Keys(cmd.Keys...).Args(cmd.Args...).Build()
@@ -235,9 +235,9 @@ func answered(result valkey.ValkeyResult) answer {
 }
 
 // unanswered returns the answer for a command without a reply. The error may come from the
-// program's dialer or its source of credentials, and these may themselves query a Valkey server. So
-// if err wraps valkey-go's error for a null or an error reply, that reply isn't the answer to the
-// command.
+// program's own functions that dial or supply credentials, and these may query a Valkey server,
+// too. So even if err wraps valkey-go's error for a null or an error reply, that wasn't the reply
+// to the command.
 func unanswered(ctx context.Context, err error) answer {
 	kind, noDial := clientError(err), dialError(err)
 	if ended := ctx.Err(); ended != nil && errors.Is(err, context.Canceled) {
@@ -250,8 +250,8 @@ func unanswered(ctx context.Context, err error) answer {
 // context is no longer needed. The context has no deadline but is canceled at the deadline of ctx.
 // If the context had a deadline, valkey-go would set the same deadline on the connection, and close
 // the connection when the deadline passes. Then other callers' commands on that connection would
-// fail. If the context is used for dialing, other callers may wait for the same connection. A
-// cancellation also tells them that it wasn't the dialer that timed out.
+// fail. There is another reason if the context is used for dialing: other callers may wait for the
+// same connection, and a cancellation tells them that the dialer itself didn't time out.
 func share(ctx context.Context) (shared context.Context, done func()) {
 	if _, ok := ctx.Deadline(); !ok {
 		return ctx, func() {}

@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// prefix is prepended to certmagic's names, so that they don't clash with other names in the lock
-// store, such as a domain.
+// prefix is prepended to certmagic's names, so that they don't clash with other names of locks in
+// the store. For example, another program may use a domain as the name of a lock.
 const prefix = "certmagic:"
 
 // patience is the timeout of an attempt whose context has no deadline.
@@ -58,9 +58,9 @@ func New(storage certmagic.Storage, client *dlock.Client) *Storage {
 // String describes the storage, for certmagic's log.
 func (s *Storage) String() string { return fmt.Sprintf("%v, with locks of dlock", s.Storage) }
 
-// Lock implements [certmagic.Locker]. It waits as long as ctx allows. If ctx has already ended, it
-// still acquires a free lock, as certmagic's own storage does. The lock is renewed until it is
-// unlocked. The errors are those of [dlock.Locker.Acquire].
+// Lock implements [certmagic.Locker]. It waits as long as ctx allows. Even if ctx has already
+// ended, Lock acquires the lock if it is free, as certmagic's own storage does. The lock is renewed
+// until it is unlocked. The errors are those of [dlock.Locker.Acquire].
 func (s *Storage) Lock(ctx context.Context, name string) error {
 	if ctx.Err() == nil {
 		return s.lock(ctx, name)

@@ -11,8 +11,8 @@
 //	// … use the client, for example to acquire a lock …
 //	proxy.Block(faults.ToClient) // from now on the client receives nothing
 //
-// The package is for tests of a backend. The function Store.Fragile of package contract can return
-// [Proxy.Strike]. Use the other methods in your own tests.
+// The package is for tests of a backend. Package contract needs only [Proxy.Strike], which is the
+// method that its Store.Fragile should return. The other methods are for your own tests.
 package faults
 
 import (
@@ -46,7 +46,7 @@ const (
 // A Request is a request sent by a client.
 type Request struct {
 	Words   []string // RESP: the command and its arguments
-	Method  string   // HTTP2: the method, as "/etcdserverpb.KV/Txn"
+	Method  string   // HTTP2: the method, such as "/etcdserverpb.KV/Txn"
 	Message []byte   // HTTP2: the message
 	Bytes   []byte   // Bytes: data that arrived together, which may be part of a larger request
 }
@@ -381,7 +381,7 @@ type flow struct {
 	parcels []parcel // read and not yet written
 	ended   bool     // nothing more will be read
 	shut    bool     // data that arrives is dropped
-	held    int      // number of traps that hold back data of the flow
+	held    int      // number of traps that hold back the flow's data
 }
 
 // A parcel is a chunk of data with the time of its arrival.

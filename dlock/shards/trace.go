@@ -20,14 +20,14 @@ type Trace struct {
 	Change func(Change)
 }
 
-// RunStart is the beginning of a run.
+// RunStart describes a run that begins.
 type RunStart struct {
 	Set, Shard string
 	Token      uint64
-	Waited     time.Duration // how long the member wanted the shard, or the time since its last run
+	Waited     time.Duration // the time since the member first wanted the shard, or last ran it
 }
 
-// RunEnd is the end of a run, or of its grace.
+// RunEnd describes a run that has ended, or whose grace has passed.
 type RunEnd struct {
 	Set, Shard string
 	Token      uint64

@@ -1,8 +1,9 @@
-// Command transfer moves money between accounts in PostgreSQL, under a lock of postgresbackend. One
-// of two processes is stopped in the middle of its transaction, after it has read the balances and
-// before it writes them, and continues only after its lease has expired. Without Guard the other
-// process gets the lock meanwhile. The first process then writes wrong balances, and the sum of the
-// accounts changes. With Guard the other process waits until that transaction has ended.
+// Command transfer moves money between accounts in PostgreSQL, under a lock in the same database.
+// One of two processes is stopped in the middle of its transaction, after it has read the balances
+// and before it writes them, and continues only after its lease has expired. Without
+// postgresbackend's Guard, the other process gets the lock meanwhile. The first process then writes
+// wrong balances, and the sum of the accounts changes. With Guard, the other process waits until
+// that transaction has ended.
 //
 //	go run ./examples/transfer -postgres postgres://postgres@localhost:5432/postgres
 package main

@@ -60,7 +60,8 @@ const (
 	// script keeps the server from other work.
 	maxPermits = 10_000
 
-	// maxLimit is the largest number of permits of a semaphore. Redisson stores it in a Java int.
+	// maxLimit is the largest number of permits that a semaphore can have. Redisson stores the
+	// number in a Java int.
 	maxLimit = math.MaxInt32
 )
 
