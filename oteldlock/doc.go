@@ -78,9 +78,9 @@
 //
 // Calls with an empty name, or on a closed client, aren't counted.
 //
-// For each reason, the counter of losses starts at 0 with the first request for a lock of that kind
-// (and name), so that queries see the first loss as an increase. Other counters don't exist before
-// their first event.
+// The first request for a lock of a kind (and name) sets the counters of losses for all reasons to
+// 0, so that queries see the first loss as an increase. Other counters don't exist before their
+// first event.
 //
 // # Spans
 //

@@ -8,7 +8,7 @@ import (
 )
 
 // Names and owners are stored verbatim, so that people can read the tables. Those that PostgreSQL
-// can't store as text, or that begin with \x, are stored as \x and hexadecimal digits.
+// can't store as text, or that begin with \x, are stored as \x followed by hexadecimal digits.
 
 // escape is the prefix of names that are stored in hexadecimal.
 const escape = `\x`

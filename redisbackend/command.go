@@ -81,8 +81,8 @@ type noReply struct{}
 func (noReply) String() string { return "no reply" }
 
 // SetErr implements [redis.Cmder]. go-redis calls it with the error of a reply that it read, and
-// with its own errors. After an error, the client may turn to another server, so SetErr discards
-// the part of the reply that was read.
+// with its own errors. After an error, the client may try another server, so SetErr discards the
+// part of the reply that was read.
 func (c *command) SetErr(err error) {
 	c.Cmd.SetErr(err)
 	if !c.read() {

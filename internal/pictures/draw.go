@@ -15,8 +15,8 @@ const (
 	letter = 6.7 // the average width of a letter
 )
 
-// style has the colors for light and dark mode. A picture has its own background, since a page may
-// be dark while the reader's system is in light mode.
+// style contains the colors for light and dark mode. A picture has its own background, since a page
+// may be dark while the reader's system is in light mode.
 const style = `<style>
   .card{fill:#ffffff;stroke:#d0d7de} .text{fill:#1f2328} .soft{fill:#59636e} .line{stroke:#59636e}
   .head{fill:#f6f8fa;stroke:#d0d7de} .tip{fill:#59636e} .life{stroke:#d0d7de}

@@ -65,7 +65,7 @@ func (s *SharesState) has() string {
 	return text[:len(text)-2]
 }
 
-// send puts a request into the network. It returns false if the bounds don't allow it.
+// send puts a request into the network. It returns false if the model's bounds don't allow it.
 func (m *Shares) send(s *SharesState, r sharesRequest) bool {
 	if r.kind == acquisition && r.side == writes {
 		most := uint8(1)
@@ -310,7 +310,7 @@ func (m *Shares) enter(s *SharesState, p int, n, side uint8) {
 	}
 }
 
-// grant lets the client's readers join the claim n. Queued readers join it at once.
+// grant lets the readers of client c join claim n. Queued readers join it at once.
 func (m *Shares) grant(s *SharesState, c int, n uint8) {
 	s.shared[c] = n
 	for i := range m.all() {
@@ -766,7 +766,7 @@ func (m *Shares) nest(s SharesState, p int, n uint8, do sharesEmitter) {
 	}
 }
 
-// under reports whether a party is requesting a read under a write.
+// under reports whether a party is requesting a read under the write with owner string n.
 func (s *SharesState) under(n uint8) bool {
 	for _, p := range s.parties {
 		if p.under && p.number == n && p.at == trying {

@@ -117,7 +117,7 @@ func lower(b *uint8) {
 	}
 }
 
-// tick makes a tick pass for a number, and reports whether its hold is lost as a result.
+// tick lets one tick pass for a number, and reports whether its hold is lost as a result.
 func (m *Holds) tick(x *number) (isLost bool) {
 	if m.Mutation == doubtEnds && x.fading == 1 {
 		x.doubt = 0
@@ -150,7 +150,7 @@ func (m *Holds) due(s *HoldsState, calm bool) bool {
 	for i := range s.numbers {
 		x := &s.numbers[i]
 		if m.Mutation == takenBackInTimeOnly && x.use == retired && x.fading == 0 {
-			return true // without a release, G1 could fail even without the mutation
+			return true // a release must come first, or G1 could fail even without the mutation
 		}
 		if calm && x.valid() && x.watch != 0 && x.left == 1 && m.same(s, s.store.number, uint8(i)) {
 			return true

@@ -64,7 +64,7 @@ func (r request) key() (k uint64) {
 	return k
 }
 
-// send puts a request into the network. It returns false if the bounds don't allow it.
+// send puts a request into the network. It returns false if the model's bounds don't allow it.
 func (m *Holds) send(s *HoldsState, r request) bool {
 	if r.kind == acquisition || r.kind == reentry {
 		most := 1

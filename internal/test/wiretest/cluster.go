@@ -72,9 +72,9 @@ func (m *Move) Key() {
 }
 
 // Finish assigns the slot to the new node, in a new epoch. Without a new epoch, the new node might
-// believe an older message from the old node, and no node would have the slot. Finish notifies the
-// new node only once. On a second notification, the node would end all subscriptions in the slot,
-// and messages would be lost until the clients subscribe again.
+// believe an older message from the old node, and then no node would own the slot. Finish notifies
+// the new node only once. On a second notification, the node would end all subscriptions in the
+// slot, and messages would be lost until the clients subscribe again.
 func (m *Move) Finish() {
 	m.Key()
 	m.To.Do("CLUSTER", "BUMPEPOCH")
