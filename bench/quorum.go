@@ -123,8 +123,7 @@ func withQuorum(opts ...dlock.Option) func(place) (system, error) {
 
 // quorumSteps sends the same requests as package quorumbackend for an uncontended lock, without
 // using that package. It acquires the lock at one server first, and then at the others
-// concurrently. It releases the lock at the first server last. It uses only the servers that
-// answer.
+// concurrently. It releases the lock in the opposite order. It uses only the servers that answer.
 type quorumSteps struct{ servers []*redisScripts }
 
 func openQuorumSteps(on store) func(place) (system, error) {

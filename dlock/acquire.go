@@ -109,8 +109,8 @@ func (a *acquisition) carryOut(ctx context.Context) (h *hold, err error) {
 	return h, err
 }
 
-// cleanUp cleans up after a call. over and told say whether acquireInTime has returned and whether
-// the traces were told the outcome. If one of them is false, something panicked.
+// cleanUp cleans up after a call. over says whether acquireInTime has returned, and told whether
+// the outcome was reported to the traces. If either is false, something panicked.
 func (a *acquisition) cleanUp(ctx context.Context, h *hold, over, told bool) {
 	c := a.client
 	switch {
@@ -349,8 +349,8 @@ func (heldHere) Is(target error) bool { return target == ErrHeld }
 // or as another kind.
 var errHeldHere = fmt.Errorf("%w: %w", ErrNotAcquired, heldHere{})
 
-// isHeld reports whether a call ended with errHeld. It returns false for an error of the caller
-// that wraps an earlier errHeld, such as the cause of the caller's context.
+// isHeld reports whether a call ended with errHeld. It returns false for an error that comes from
+// the caller, such as the cause of its context, even if that error wraps an earlier errHeld.
 func isHeld(err error) bool {
 	if end, ok := err.(endError); ok {
 		err = end.error

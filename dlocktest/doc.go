@@ -45,10 +45,10 @@
 //
 // # Time
 //
-// Everything works in real time: to let a lease run out, give the client a short one,
+// A Store works in real time. To let a lease run out, give the client a short lease, such as
 // dlock.WithLease(200*time.Millisecond). In a bubble of testing/synctest, waiting takes no real
 // time, and synctest.Wait returns when all goroutines wait. Create the Store and its clients inside
-// the bubble, with its t, and close the clients before it ends:
+// the bubble, with the bubble's t, and close the clients before the bubble ends:
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		store := dlocktest.New(t)

@@ -11,8 +11,8 @@
 //	// … use the client, for example to acquire a lock …
 //	proxy.Block(faults.ToClient) // from now on the client receives nothing
 //
-// The package is for tests of a backend. Package contract needs only [Proxy.Strike], which is the
-// method that its Store.Fragile should return. The other methods are for your own tests.
+// The package is for tests of a backend. Package contract needs only [Proxy.Strike], as the second
+// result of Store.Fragile. The other methods are for your own tests.
 package faults
 
 import (
@@ -278,7 +278,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// serve connects a client with the server until both connections have ended.
+// serve connects a client to the server until both connections have ended.
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
 	server, err := net.Dial("tcp", p.server)
@@ -345,7 +345,7 @@ type link struct {
 	toServer, toClient flow
 	over               bool // the link was cut
 	gone               bool
-	holds              []*trap // traps that have held back data of the link
+	holds              []*trap // traps that have held back the link's data
 }
 
 // cut ends the link. p.mu is held.

@@ -131,10 +131,10 @@ func adviceOn(text string, kinds []advisedError) string {
 	return ""
 }
 
-// wrappedError matches the text with which servers before 7.0, and miniredis, report the error of a
-// command inside a script. They put the error's code in the middle of the text. The pattern
-// contains only codes that these servers raise at or before a script's first write. For other
-// errors, the code is ERR.
+// wrappedError matches the error text of servers before 7.0, and of miniredis, when a command fails
+// inside a script. They put the error's code in the middle of the text. The pattern contains only
+// codes that these servers raise at or before a script's first write. For other errors, the code is
+// ERR.
 var wrappedError = regexp.MustCompile(
 	`^ERR Error (?:running script \(call to f_[0-9a-f]{40}\)|compiling script \(new function\)): ` +
 		`(?:(?:@?user_script)?: ?\d+: )+-?(WRONGTYPE|READONLY|OOM) `)

@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// A semaphore has the data of Redisson's RPermitExpirableSemaphore, but uses our own scripts. One
+// A semaphore is stored like Redisson's RPermitExpirableSemaphore, but uses our own scripts. One
 // key stores the number of available permits. A sorted set stores the ids of the acquired permits,
 // ordered by their expiry on the server's clock. Redisson generates a random id for each permit.
 // Our ids are derived from the owner, so that a step can be repeated. Redisson relies on the number

@@ -139,7 +139,7 @@ func (s *soak) gather() {
 	}
 }
 
-// invite returns the setting and the dialer of a new party.
+// invite returns the setting and the dialer for a new party.
 func (s *soak) invite(cells string, handover time.Duration) (setting, dialer) {
 	links, addrs, d := s.store.join()
 	s.links = append(s.links, links...)
