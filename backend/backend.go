@@ -199,8 +199,8 @@ type AcquireRequest struct {
 
 	// Reentry is set if the owner believes that it already holds the lock. The result must then
 	// include Count. If Reentry isn't set, an owner that already holds a Fair lock doesn't get a
-	// second hold. So an attempt to get a Fair lock can be repeated, even if the store has just
-	// given the owner the lock.
+	// second hold. So a client can repeat an attempt to get a Fair lock, and gets only one hold,
+	// even if the store has given it the lock in the meantime.
 	Reentry bool
 
 	// Waited is how long the owner has waited for the lock. If Place isn't zero and the owner
@@ -211,8 +211,8 @@ type AcquireRequest struct {
 	// owner has been waiting, and for how long. The note ends after Place unless the owner asks
 	// again. It also ends when the owner acquires the Write, and when the owner releases, even if
 	// it holds nothing. While there is such a note, no owner that has waited for a shorter time can
-	// acquire the Read, even if nobody holds the Write. If nobody does, Remaining in the result of
-	// a Read is how long the note can last. So writers get their turn, no matter how many readers
+	// acquire the Read, even if nobody holds the Write. In that case, Remaining in the result of a
+	// Read is how long the note can last. So writers get their turn, no matter how many readers
 	// there are. Notes don't affect an owner that already holds the Read or the Write.
 	//
 	// If an attempt to get a Fair lock fails, and its Place isn't zero, the owner gets a place at
@@ -221,9 +221,9 @@ type AcquireRequest struct {
 	// attempt changes nothing.
 	//
 	// For a Fair lock, Waited has a different meaning. If it isn't zero, the store gave the owner
-	// the lock before, but the owner learned of it too late to keep it. A store that gives a lock
-	// for only about a second then puts the owner first in line if it has no place, and gives it
-	// the lock at once if the lock is free. Other stores ignore Waited for a Fair lock.
+	// the lock before, but the owner learned of it too late to keep it. In a store that gives a
+	// lock for only about a second, the owner then gets the first place in line if it has no place,
+	// and the lock itself if that is free. Other stores ignore Waited for a Fair lock.
 	Waited, Place time.Duration
 
 	// Permits is the number of permits requested, at least 1. Limit is the total number of permits.
@@ -254,9 +254,9 @@ type AcquireResult struct {
 	Token uint64
 }
 
-// ReleaseRequest is a request to give back one hold. For Write, it also removes the owner's note,
-// if there is one, and then wakes all waiters. For a Fair lock that the owner doesn't hold, it
-// gives up the owner's place in line. For Permits, it gives back all permits of the owner.
+// ReleaseRequest is a request to give back one hold. For Write, if the owner has a note, it also
+// removes the note and wakes all waiters. For a Fair lock that the owner doesn't hold, it gives up
+// the owner's place in line. For Permits, it gives back all permits of the owner.
 type ReleaseRequest struct {
 	Kind  Kind
 	Name  string
@@ -285,9 +285,9 @@ type ReleaseRequest struct {
 	//
 	// Keep is a whole number of milliseconds, even if leases are coarser. If the store counts
 	// leases in longer steps, the session itself frees the lock on time. If the session's process
-	// dies, or the session is closed, the lock may stay taken for as long as a lease would. Keep is
-	// used only if Limits.Keeps is set. It is ignored for Read, and for an owner that holds
-	// nothing.
+	// dies, or the session is closed, the lock may stay taken longer, until a lease of that length
+	// has expired in the store. Keep is used only if Limits.Keeps is set. It is ignored for Read,
+	// and for an owner that holds nothing.
 	Keep time.Duration
 
 	// AskWaiting asks for ReleaseResult.Waiting. A client sets it if it has held the lock for a
@@ -300,7 +300,7 @@ type ReleaseOutcome uint8
 
 // The outcomes of a release.
 const (
-	// NotHeld means that nothing changed, since the owner holds nothing.
+	// NotHeld means that nothing changed, because the owner held nothing.
 	NotHeld ReleaseOutcome = iota
 
 	// Left means that one hold was given back, and the owner has others left.

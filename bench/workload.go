@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// A workload is a task that all contenders carry out under several conditions, its points.
+// A workload is a task that all contenders carry out. Its points are the conditions under which
+// they do so.
 type workload struct {
 	id, title string
 	about     string
@@ -21,7 +22,7 @@ type workload struct {
 	atLeast   time.Duration // minimum duration of a trial, even with -quick
 	points    []point
 	run       func(*lab, contender, point) (values, error)
-	ratioOf   string // key of the metric whose ratios to the floor and to the twin are computed
+	ratioOf   string // key of the metric that is compared with the floor's and the twin's
 	charts    []chart
 }
 
@@ -185,7 +186,8 @@ func measureOnce(l *lab, w workload, c contender, p point) (values, error) {
 	return v, err
 }
 
-// compare computes each contender's ratios to the floor and to the twin in the last round.
+// compare computes the ratios of the last round: each contender's metric divided by that of the
+// [floor] and, for our locks, by that of the [twin].
 func compare(w workload, all []standing) {
 	if w.ratioOf == "" {
 		return

@@ -9,9 +9,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A party is an owner that uses one session, for one kind of lock. A method fails the test on an
-// error, or if the answer isn't what the method's name says. So only the goroutine of the test may
-// call the methods, unless a method's comment says otherwise.
+// A party is an owner that uses one session, for one kind of lock. Its methods fail the test if a
+// step returns an error, or a result other than the one that the method's name promises. They call
+// Fatalf, so only the goroutine of the test may call them, unless a method's comment says
+// otherwise.
 type party struct {
 	e     *env
 	s     backend.Session
@@ -24,8 +25,8 @@ type party struct {
 // party returns an owner with its own session.
 func (e *env) party(owner string) party { return e.at(e.session(), owner) }
 
-// beside returns another owner for p's kind of lock. The owner has its own session. But with
-// OwnersApart it uses p's session, which then knows the holds of both.
+// beside returns another owner for p's kind of lock. The owner has its own session, except with
+// OwnersApart: then it shares p's session, which must know the holds of both owners.
 func (e *env) beside(p party, owner string) party {
 	if e.store.OwnersApart {
 		return e.at(p.s, owner).as(p.kind)
@@ -48,8 +49,8 @@ func (p party) as(k backend.Kind) party {
 	return p
 }
 
-// of returns the same owner on the same session. Its requests ask for a number of permits of a
-// semaphore with the given limit. If one of the two is 0, the requests don't contain it.
+// of returns the same owner on the same session. Its requests ask for the given number of permits
+// of a semaphore with the given limit. Zero leaves that field of the requests unset.
 func (p party) of(permits, limit int) party {
 	p.kind, p.permits, p.limit = backend.Permits, permits, limit
 	return p
@@ -81,7 +82,8 @@ func (p party) acquires(name string, lease time.Duration) backend.AcquireResult 
 	return res
 }
 
-// reenters sends a re-entry, after which the owner must have the given number of holds.
+// reenters acquires a lock that the owner already holds. It fails the test unless the owner then
+// has count holds.
 func (p party) reenters(name string, lease time.Duration, count int) backend.AcquireResult {
 	p.e.Helper()
 	req := p.request(name, lease)
@@ -306,7 +308,7 @@ func (b *bell) reset() {
 }
 
 // wait waits for a wake-up. It returns an error if none comes within the time that a working store
-// could need on a busy machine.
+// may take on a busy machine.
 func (b *bell) wait() error {
 	if !rings(b.rung) {
 		return errors.New("nobody called Wake")

@@ -128,8 +128,8 @@ func (p party) hears(x *ear) backend.Grant {
 	}
 }
 
-// patience is how long a grant must last at least. If the steps from the grant to the renewal take
-// longer, the machine is too slow for the case.
+// patience is the minimum time that a grant must last. If the steps from the grant to the renewal
+// take longer, the machine is too slow for the case.
 const patience = 500 * time.Millisecond
 
 // turn waits until p gets the lock for which it stands in line, and then renews the hold. The grant

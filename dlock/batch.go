@@ -169,8 +169,9 @@ func (l *leaver) cleanUp(ctx context.Context, c *Client, quiet bool) {
 	}
 }
 
-// longest returns the hold that determines how long the release of several holds may take. It is
-// the hold that ctx comes from, or otherwise the hold that is valid for the longest time.
+// longest returns the hold that determines how long the release of several holds may take. If ctx
+// comes from one of the holds, it is that one, and otherwise the one that is valid for the longest
+// time.
 func longest(ctx context.Context, parts []*part) *hold {
 	h := parts[0].h
 	for _, p := range parts {

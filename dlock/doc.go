@@ -106,8 +106,8 @@
 // number and its client's id, which by default contains the host name and the process id. With
 // [WithTrace] the client reports events, such as each acquisition, to functions of the program. In
 // the log (see [WithLogger]), a warning needs attention, info explains, and debug reports each
-// acquisition and release. If a program logs an error, a Hold or a Locker with log/slog, it has the
-// same attributes: see [Error.LogValue].
+// acquisition and release. Errors, Holds and Lockers that a program logs with log/slog have the
+// same attributes as in the client's log: see [Error.LogValue].
 //
 // # When things go wrong
 //

@@ -184,9 +184,9 @@ type Holder struct {
 
 // LockInfo is a lock as the store knows it.
 //
-// If the lock has no holders, Kind has no meaning, unless it is Permits. Then the name belongs to a
-// semaphore, and can't be used for another kind of lock. On Redis and Valkey a semaphore's limit is
-// a plain number, so the name might also be that of another program's key.
+// If the lock has no holders, Kind has a meaning only if it is Permits: the name then belongs to a
+// semaphore, and can't be used for another kind of lock. On Redis and Valkey, a semaphore's limit
+// is a plain number, so what looks like a semaphore might be another program's key.
 type LockInfo struct {
 	Name    string
 	Kind    backend.Kind // Exclusive for plain, fenced and fair locks; Write for read-write locks

@@ -44,7 +44,7 @@ func (t *together) inside(ctx context.Context) *several {
 	return s
 }
 
-// follow makes the context of a lifeline end when a hold ends.
+// follow ends the context of a lifeline when the hold h ends.
 func (h *hold) follow(c *Client, line *lifeline) {
 	s := c.lock()
 	defer c.unlock()
@@ -93,8 +93,8 @@ func (s *several) Err() error {
 }
 
 // Value returns the value in the caller's context. For the identity key, however, it returns the
-// identity of the innermost hold, which links to those of the other holds. So a call with this
-// context finds the hold of its lock.
+// identity of the innermost hold, which links to those of the other holds. So a call that uses one
+// of the locks with this context finds that lock's hold.
 func (s *several) Value(key any) any {
 	if key == (identityKey{}) {
 		return &s.names[len(s.names)-1]
@@ -140,7 +140,7 @@ func (t *together) run(ctx context.Context, fn func(context.Context) error) (err
 	return err
 }
 
-// notHeldAgain turns errAgain into ErrNotHeld, as releaseWithin does. errAgain means here that the
+// notHeldAgain turns errAgain into ErrNotHeld, as releaseWithin does. Here, errAgain means that the
 // hold had already been released, so the caller has released more than it acquired.
 func (p *part) notHeldAgain() {
 	if p.err == errAgain {

@@ -35,8 +35,8 @@ func (o *object) readers() []*hold {
 // plainShared returns the hold that the next plain unlock of a reading Locker releases, or nil. An
 // unlock doesn't say which of the Locker's readers calls it. So plainShared returns a lost hold if
 // there is one, and otherwise the hold that ends first, so that the other readers keep the holds
-// that last longest. If unlocks are due for lost holds that the client has forgotten, plainShared
-// returns ErrLost. So a late unlock of a lost hold doesn't release a later hold.
+// that last longest. If unlocks are still outstanding for lost holds that the client has forgotten,
+// plainShared returns ErrLost. So a late unlock of a lost hold doesn't release a later hold.
 func (v *variable) plainShared(s *state, key lockKey, kind protocol.Kind) (*hold, error) {
 	if h := s.lastLoss(lostKey{key, kind, v}); h != nil {
 		return h, nil
@@ -68,8 +68,8 @@ func (h *hold) standing(c *Client) *hold {
 	return h
 }
 
-// endsFirst returns the hold that expires first, of the holds that a Locker's plain calls acquired.
-// If none of them expires, it returns the oldest.
+// endsFirst looks at the holds that a Locker's plain calls acquired, and returns the one that
+// expires first. If none of them expires, it returns the oldest.
 func (o *object) endsFirst(v *variable) *hold {
 	first := o.reader(v)
 	if first == nil {
@@ -155,7 +155,7 @@ func (o *object) tidyReading() {
 	}
 }
 
-// isRead reports whether any other party than the given one has a valid read hold.
+// isRead reports whether any party other than the given one has a valid read hold.
 func (o *object) isRead(s *state, but party) bool {
 	for _, h := range o.readers() {
 		if h.party != but && h.check(s) {
@@ -280,9 +280,9 @@ func (o *object) admitReaders(s *state, cl *claim) {
 }
 
 // retain returns the live write hold whose party reads with this claim, or nil if there is none.
-// While the write hold lives, the claim is kept, even without readers. Otherwise, if the party read
-// again, the new claim would have the same owner string as the old one, so a late request for the
-// old claim could affect the new one.
+// While the write hold lives, the claim is kept, even without readers. If it weren't kept, and the
+// party read again, the new claim would have the same owner string as the old one, so a late
+// request for the old claim could affect the new one.
 func (cl *claim) retain() *hold {
 	if cl.more == nil || cl.more.under == nil || cl.more.under.state != live {
 		return nil
@@ -394,7 +394,7 @@ func (h *hold) releaseRead(ctx context.Context, c *Client, q *queue) error {
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
-		h.giveNotices() // calls that watch h might still be reading
+		h.giveNotices() // those that watch h might still be reading under the lock
 	}
 	return err
 }

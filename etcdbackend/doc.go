@@ -29,12 +29,12 @@
 // If a member hangs, each request to it waits for a twelfth of the lease, but at least half a
 // second and at most a second. Then another member is asked. Acquiring a lock takes up to three
 // requests, so during a hang it usually takes two or three seconds longer. It can take still longer
-// if many requests run at the same time, since a request may meet that member again. A waiter whose
-// watch goes through that member notices within four seconds. Until the client notices the hang, it
-// keeps sending some of its requests to that member. The DialKeepAliveTime of its configuration
-// determines how long that takes: see [New]. If the leader hangs, the others elect a new one within
-// about two seconds. No step is carried out until then, so a lock with a lease below five seconds
-// may be lost.
+// if many requests run at the same time, since a request may go to that member again. A waiter
+// whose watch goes through that member notices within four seconds. Until the client notices the
+// hang, it keeps sending some of its requests to that member. The DialKeepAliveTime of its
+// configuration determines how long that takes: see [New]. If the leader hangs, the others elect a
+// new one within about two seconds. No step is carried out until then, so a lock with a lease below
+// five seconds may be lost.
 //
 // As with every lock that has a lease, a process that was stopped for longer than its lease may act
 // before it notices. The guarded resource must tolerate such late requests, or refuse them.

@@ -134,9 +134,9 @@ func (s *session) foundLine(ctx context.Context, a *attempt, key record) (line, 
 	}
 }
 
-// takes returns the change that writes the lock's key. If there is no such key yet, the change has
-// a condition. If the first in line holds the lock by its place, that place must not have changed.
-// Otherwise the line must be empty.
+// takes returns the change that writes the lock's key. If there is no such key yet, the change
+// creates it only under a condition: if the first in line holds the lock by its place, that place
+// must not have changed; otherwise the line must be empty.
 func (s *session) takes(a *attempt, at line, next record) *change {
 	c := &change{old: at.lock, next: next, only: a.only}
 	switch holder, byPlace := at.holder(); {
@@ -206,8 +206,9 @@ func (s *session) takePlace(
 
 // stillHeld returns a condition that is true only while another owner holds the lock: the last
 // place in line hasn't changed or, if there is no line, the lock's key hasn't. The last place is
-// the least likely to be gone. If the condition fails, takePlace still puts the owner in line,
-// provided that there is any place. But that is slower, since the answer then contains all places.
+// used because it is the least likely to be gone. If the condition fails, but there still is a
+// line, takePlace puts the owner in line anyway. That is slower, since the answer then contains all
+// places.
 func (s *session) stillHeld(name string, at line) []*pb.Compare {
 	if n := len(at.places); n > 0 {
 		last := at.places[n-1]
@@ -253,7 +254,7 @@ func (s *session) placeLease(ctx context.Context, set *placeSet) (lease, error) 
 	}
 }
 
-// leaveLine implements the release for an owner that doesn't have the lock's key.
+// leaveLine implements Release for an owner that doesn't have the lock's key.
 func (s *session) leaveLine(
 	ctx context.Context, a *attempt, key record, keeps bool,
 ) (now record, freed bool, err error) {

@@ -25,7 +25,7 @@ type keeper struct {
 	pulse *pulse     // the present stream, or nil
 }
 
-// A pulse owns one stream. If a learner refuses the stream, the pulse replaces it. One goroutine
+// A pulse owns one stream. If a learner refuses the stream, the pulse opens another. One goroutine
 // opens streams and sends messages, another receives answers.
 type pulse struct {
 	keeper *keeper
@@ -35,7 +35,7 @@ type pulse struct {
 
 	// Guarded by the keeper's mutex.
 	queue    []*message           // to be sent
-	pending  map[int64][]*message // messages without an answer, by lease, in the order of sending
+	pending  map[int64][]*message // unanswered messages of each lease, oldest first
 	waiting  int                  // the number of pending messages
 	unread   int                  // the number of pending messages that were sent
 	patience time.Duration        // how long the stream may be silent while any [ask] waits
@@ -95,8 +95,8 @@ func (k *keeper) keepAlive(ctx context.Context, lease, ttl int64) (int64, error)
 	}
 }
 
-// send sends messages for leases of at least ttl seconds. It doesn't wait for the answers. The asks
-// are answered in any goroutine, perhaps before send returns.
+// send queues messages for the asks, whose leases last at least ttl seconds. It doesn't wait for
+// the answers. Any goroutine may answer the asks, perhaps before send returns.
 func (k *keeper) send(asks []*ask, ttl int64) {
 	if len(asks) == 0 {
 		return
@@ -128,8 +128,8 @@ func (k *keeper) send(asks []*ask, ttl int64) {
 	p.wake()
 }
 
-// add makes an ask wait for a message that hasn't been sent yet. The caller must hold the keeper's
-// mutex.
+// add adds an ask to an unsent message for its lease, or to a new one. The caller must hold the
+// keeper's mutex.
 func (p *pulse) add(a *ask) {
 	messages := p.pending[a.lease]
 	if n := len(messages); n > 0 && !messages[n-1].sent {
@@ -257,7 +257,7 @@ func (p *pulse) next() []*message {
 	return now
 }
 
-// remove removes a message from the pending ones. The caller must hold the keeper's mutex.
+// remove removes a message from p.pending. The caller must hold the keeper's mutex.
 func (p *pulse) remove(m *message) {
 	messages := p.pending[m.lease]
 	if len(messages) == 1 {

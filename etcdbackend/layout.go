@@ -13,9 +13,9 @@ import (
 // lock has one for each owner in line. Such a key consists of the lock's key, the byte 0x01, a word
 // for the role, a slash, and the owner.
 //
-// Such a key can also be another lock's own key, if that lock's name ends like that. So it counts
-// as the key of an owner only if its value has the role and the owner with which the key ends.
-// Otherwise a step that needs the key fails with a conflict, and doesn't change the key.
+// Another lock's own key can look the same, if its name contains such an ending. So a key counts as
+// an owner's only if its value names the same role and owner as the key. Otherwise a step that
+// needs the key fails with a conflict, and doesn't change the key.
 
 func (st *store) key(name string) []byte { return []byte(st.options.prefix + name) }
 
@@ -114,7 +114,7 @@ func taken(res *pb.TxnResponse, i int) []*mvccpb.KeyValue {
 	return res.Responses[i].GetResponseDeleteRange().GetPrevKvs()
 }
 
-// decodeOf returns the record in the key of a hold. It returns an error for the key of another
+// decodeOf returns the record stored under a hold's key. It returns an error for the key of another
 // owner.
 func decodeOf(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	r, err := decode(id.role, kv)
@@ -124,8 +124,8 @@ func decodeOf(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	return r, err
 }
 
-// decodeAll returns the records in a lock's keys for a role in which each owner has its own key. It
-// returns an error for any other key.
+// decodeAll returns the records stored under a lock's keys for a role in which each owner has its
+// own key. It returns an error for any other key.
 func (st *store) decodeAll(name string, as role, kvs []*mvccpb.KeyValue) ([]record, error) {
 	var all []record
 	for _, kv := range kvs {

@@ -153,8 +153,8 @@ func (b *batch) attempt(r int) *attempt {
 	return kindOf(req.Kind).attempt(req.Name, req.Owner, b.store.ttl(req.Lease))
 }
 
-// own returns the record of the key of a hold. If there is no key, or it belongs to another owner,
-// own returns the zero record.
+// own returns the record stored under a hold's key. If there is no key, or it belongs to another
+// owner, own returns the zero record.
 func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	if kv == nil {
 		return record{}, nil

@@ -81,8 +81,8 @@ func (o *object) acquireFair(
 	return res
 }
 
-// stand extends the owner's place in line until the given time, unless the place lasts longer
-// already. If the owner has no place, stand adds one at the end.
+// stand extends the owner's place in line until the given time, unless the place already lasts
+// longer. If the owner has no place, stand adds one at the end.
 func (o *object) stand(owner string, s *session, until time.Time) {
 	if i := o.inLine(owner); i >= 0 {
 		o.line[i].s, o.line[i].expires = s, later(o.line[i].expires, until)

@@ -67,8 +67,8 @@ func (l *listening) Kind(err error) error {
 	return &backend.Error{Kind: clientError(err), Err: err}
 }
 
-// isClosed reports whether a client was closed. It asks the client, since valkey-go also returns
-// ErrClosing if it has closed only one connection, for example to a former master.
+// isClosed reports whether a client was closed. To find out, it sends a command, since valkey-go
+// also returns ErrClosing if it has closed only one connection, for example to a former master.
 func isClosed(client valkey.Client) bool {
 	err := client.Do(context.Background(), client.B().Arbitrary("PING").Build()).NonValkeyError()
 	return errors.Is(err, valkey.ErrClosing)

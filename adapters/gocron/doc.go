@@ -68,8 +68,7 @@
 //
 // The lock should stay taken for most of the period in two cases:
 //   - Runs are counted from the start of each process (a [gocron.DurationJob] without a time to
-//     start at). Then the replicas' runs are at different times, by up to a period, whatever their
-//     clocks say.
+//     start at). Then the replicas' runs are up to a period apart, even if their clocks agree.
 //   - Runs wait for each other (gocron.WithLimitConcurrentJobs, or gocron.WithSingletonMode, with
 //     gocron.LimitModeWait). A replica that is late would run a job that another replica ran
 //     long before. gocron.LimitModeReschedule skips such runs.

@@ -2,8 +2,8 @@ package shards
 
 import "context"
 
-// A runContext is the context of a run. It has the values of Run's context, and carries the hold of
-// the shard's lock. Like the hold's context, it checks the clock in Err, since after a pause of the
+// A runContext is the context of a run. It carries the values of Run's context, and the hold of the
+// shard's lock. Like the hold's context, it checks the clock in Err, since after a pause of the
 // process the timers might not have run yet.
 type runContext struct {
 	context.Context // ends with the hold, and when stop is called

@@ -24,9 +24,9 @@
 //   - The plain lock "shards:NAME!" is the bell. A member that has changed its note locks and
 //     unlocks the bell. Then all members look at the notes. They also look every third of a lease.
 //
-// These names are reserved. A newcomer waits for a while for a seat that a member leaves, so that a
-// rolling deploy moves each shard once. A dead member is noticed within a lease. A member that is
-// cut off from the store for less than two thirds of a lease keeps everything.
+// These names are reserved. A newcomer first waits a while for another member to leave a seat, so
+// that a rolling deploy moves each shard once. A dead member is noticed within a lease. A member
+// that is cut off from the store for less than two thirds of a lease keeps everything.
 //
 // The package works on every store that has fenced and read-write locks and can say who holds them.
 package shards

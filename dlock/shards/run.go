@@ -184,7 +184,8 @@ type returned struct{ err error }
 
 func (r *returned) Error() string { return r.err.Error() }
 
-// call runs fn in a separate goroutine. If fn ends that goroutine, that counts as a return.
+// call runs fn in a separate goroutine. If fn ends that goroutine with [runtime.Goexit], that
+// counts as a return.
 func (r *run) call(held context.Context) error {
 	token, _ := dlock.Token(held)
 	ctx := newRunContext(held, r.values)
@@ -291,7 +292,7 @@ func (p *panicking) add(v any) {
 	}
 }
 
-// again repeats the first panic, if a run has panicked.
+// again panics if a run has panicked, with the value of the first panic.
 func (p *panicking) again() {
 	if v := p.value.Load(); v != nil {
 		panic(fmt.Sprintf("shards: a run has panicked: %v", *v))

@@ -1,5 +1,5 @@
-// Command fenced shows the limit of a lock, and the purpose of a fencing token. A holder that is
-// paused for longer than its lease doesn't know that another client has acquired the lock
+// Command fenced shows what a lock can't guarantee, and what a fencing token is for. A holder that
+// is paused for longer than its lease doesn't know that another client has acquired the lock
 // meanwhile, and writes anyway. A resource that remembers the largest token that it has seen
 // refuses that write. A file can't refuse a write, so the token becomes part of the file's name.
 //

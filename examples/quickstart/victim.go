@@ -20,9 +20,9 @@ type victim struct {
 }
 
 // clientVictim returns a victim in this process. All that other workers notice of a crash is that
-// the lock is neither renewed any more nor unlocked. For them, a closed client looks the same.
+// the lock is no longer renewed, and isn't unlocked. To them, a closed client looks the same.
 func clientVictim(ctx context.Context, store backend.Backend) (*victim, error) {
-	// The log is dropped. A client that is closed while it holds a lock logs that, but a process
+	// The log is discarded: a client that is closed while it holds a lock logs that, but a process
 	// that crashes can't.
 	client := dlock.New(store, dlock.WithLease(lease),
 		dlock.WithLogger(slog.New(slog.DiscardHandler)))
@@ -66,7 +66,8 @@ func processVictim(ctx context.Context, addr string) (*victim, error) {
 	return v, nil
 }
 
-// holdUntilKilled is the work of the process that processVictim starts.
+// holdUntilKilled runs in the process that processVictim starts. It holds the lock until that
+// process is killed.
 func holdUntilKilled(ctx context.Context, store backend.Backend) error {
 	client := dlock.New(store, dlock.WithLease(lease))
 	defer client.Close()

@@ -201,8 +201,8 @@ func (b *batch) apart(ctx context.Context, group []int) {
 	}
 }
 
-// runBatch runs scripts in one pipeline. If the server doesn't know some of them, it sends these
-// again in another pipeline.
+// runBatch runs scripts in one pipeline. If the server doesn't know some of them, runBatch sends
+// these again in another pipeline.
 func (s *session) runBatch(ctx context.Context, calls []Call) []Reply {
 	return runAll(calls, func(cmds []Command) []Reply { return s.Transport.SendBatch(ctx, cmds) })
 }

@@ -114,8 +114,8 @@ func ParseCount(reply any) (int, error) {
 	return n, nil
 }
 
-// look asks about a lock and one owner. Without an owner it still sends an HGET, for the field
-// "mode", because HGET returns an error if the key isn't a hash.
+// look returns the commands that ask about a lock and one owner. Without an owner, they still
+// include an HGET, for the field "mode", because HGET returns an error if the key isn't a hash.
 func look(req backend.LookRequest) []Command {
 	field := req.Owner
 	if field == "" {

@@ -12,8 +12,9 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// SeedVar is the environment variable that sets the seed of all workloads, to repeat a failure. It
-// repeats the users' choices but not their schedule, so several runs may be needed.
+// SeedVar is the environment variable that sets the seed of all workloads. Setting it to the seed
+// of a failed run repeats the users' choices but not their schedule, so it may take several runs to
+// reproduce the failure.
 const SeedVar = "DISTSYNC_HISTORY_SEED"
 
 // Seed returns the seed from the environment, or a new one.
@@ -31,7 +32,7 @@ func Seed(t testing.TB) uint64 {
 }
 
 // Verify checks the record. If the record is wrong, it fails the test and reports how to repeat the
-// run and where it wrote the history. Don't call it in a bubble of virtual time.
+// run and where it wrote the history. Don't call it in a synctest bubble.
 func (r *Recorder) Verify(t testing.TB, seed uint64, rules Rules) {
 	t.Helper()
 	v := r.Check(rules)

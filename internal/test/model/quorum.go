@@ -15,10 +15,10 @@ type Quorum struct {
 	// time.
 	Rival   bool
 	Slow    bool  // if a store is slow, a client can ask the next before the answer comes
-	Names   int   // how many names a client can have in use at a time
+	Names   int   // how many names a client can use at a time
 	Depth   uint8 // how many times a client can re-enter its hold
 	Lease   uint8 // in ticks; 0 means that time doesn't pass, and no hold expires
-	Late    int   // how many acquisitions can be late, or repair a hold, at the same time
+	Late    int   // how many late acquisitions and repairs there can be at the same time
 	Doubts  bool  // after a refusal by the first store, a client can ask the others
 	Repairs bool  // a client acquires the hold again in stores that lack it
 	Ghost   bool  // a release can be late, and arrive twice
@@ -79,16 +79,16 @@ type voter struct {
 	comes    uint8 // how many more times it will lock
 	votes    [quorumStores]uint8
 	never    uint8 // bit set of the stores that denied having the name
-	regained uint8 // stores in never that have the name again
+	regained uint8 // those stores of the field never that have the name again
 	repairs  uint8 // stores that were asked again and whose answer is awaited
 	perhaps  uint8 // stores that were asked again and whose answer isn't awaited
-	said     uint8 // the value of never without a mutation
+	said     uint8 // what the field never would contain without a mutation
 	lead     uint8 // the store that askNext asked last
 	down     uint8 // stores that it believes to be down
 	listens  uint8 // 1 + the index of the store to whose messages it listens; 0 means none yet
 	woken    bool
 	looks    bool  // it polls soon, with a short timer
-	promise  uint8 // remaining time of the lease that the current step asks for
+	promise  uint8 // time left of the lease that the current step requested
 	left     uint8 // time until its own deadline
 	depth    uint8
 	struck   bool // another client acquired the lock later

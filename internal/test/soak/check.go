@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A hold is a user's report about its hold of a lock. The user reports a hold again whenever it
+// A hold is a user's report on a lock that it holds. The user reports a hold again whenever it
 // learns more about it.
 type hold struct {
 	ID    uint64
@@ -52,7 +52,7 @@ func (h *hold) String() string {
 // An event is a user's report.
 type event struct {
 	Hold  *hold  `json:",omitempty"`
-	Wrong string `json:",omitempty"` // a violation, such as a wrong answer; empty: none
+	Wrong string `json:",omitempty"` // a violation, such as a wrong answer; empty if there is none
 
 	// The fields below are used only by child processes.
 	Drained bool   `json:",omitempty"` // all users have finished
@@ -71,7 +71,7 @@ type event struct {
 // overlap. But the earlier holders must have been notified when their leases expired.
 type checker struct {
 	forced   string        // the lock that users force-unlock; its holds can overlap
-	slack    time.Duration // how long before the user's call the hold might begin in the store
+	slack    time.Duration // a hold can begin in the store up to this long before the user's call
 	complain func(string)
 
 	mu      sync.Mutex
@@ -261,8 +261,8 @@ func (c *checker) sawReplaced(l *ledger, h *hold, version uint64) {
 	h.reads = append(h.reads, version)
 }
 
-// judgeAlone reports a violation if a user relied on a hold after its fixed lease, or for more than
-// a lease after the store lost its data.
+// judgeAlone reports a violation if a user relied on a hold after its fixed lease had ended, or for
+// more than a lease after the store had lost its data.
 func (c *checker) judgeAlone(h *hold) {
 	if h.Reentered || h.clash {
 		return

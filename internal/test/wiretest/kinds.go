@@ -628,7 +628,7 @@ func KindsTogether(t *testing.T, p Package, server *testservers.Server) {
 	}
 
 	// For each kind, the first lock is held by another owner, the second is gone, and the third
-	// name has data that isn't a lock.
+	// name belongs to data that isn't a lock.
 	for i, name := range []string{"another's", "gone", "no lock"} {
 		for j := range allKinds {
 			req := &reqs[len(allKinds)*i+j]

@@ -60,7 +60,7 @@ func Fragile(
 	}
 }
 
-// foreign puts data that isn't a lock under the names of locks. It cycles through a string and
+// foreign stores data that isn't a lock under the names of locks. It cycles through a string and
 // three different hashes.
 type foreign struct {
 	client redis.UniversalClient

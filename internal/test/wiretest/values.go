@@ -28,7 +28,7 @@ func (s *Tenants) Note(ctx context.Context, words []string) {
 	s.seen[words[3]] = ctx.Value(tenantKey{})
 }
 
-// ContextValues tests that a command has the context values of its own caller, or none, even if
+// ContextValues tests that a command carries the context values of its own caller, or none, even if
 // other callers send at the same time.
 func ContextValues(t *testing.T, own bool, connect func(*testing.T, *Tenants) backend.Backend) {
 	tenants := &Tenants{seen: make(map[string]any)}
