@@ -150,11 +150,11 @@
 //   - In SQL use the database's clock at the moment of the statement, such as PostgreSQL's
 //     clock_timestamp. PostgreSQL's now returns the time at which the transaction began, which can
 //     be long ago.
-//   - Keys that expire by themselves are a clock. If the store has none, and no step can read the
-//     time, use the time that the store puts on each write, such as an object's Last-Modified.
-//     Without any of these the store can't keep leases. Taking over a hold that hasn't changed for
-//     a lease is a poor substitute: the store can't say how long a lock lasts, and every waiter
-//     waits for a whole lease.
+//   - Keys that expire by themselves are a clock. If the store has no such keys, and no step can
+//     read the time, use the time that the store puts on each write, such as an object's
+//     Last-Modified. Without any of these the store can't keep leases. Taking over a hold that
+//     hasn't changed for a lease is a poor substitute: the store can't say how long a lock lasts,
+//     and every waiter waits for a whole lease.
 //
 // # Locks without leases
 //
@@ -173,7 +173,7 @@
 //   - [Notifier]: the store notifies waiters of releases.
 //   - [BatchRenewer], [Batcher]: it renews, or acquires and releases, several locks in few
 //     requests.
-//   - [Liner]: required of a store with [Fair] locks.
+//   - [Liner]: required for [Fair] locks.
 //   - [Latcher]: it has count-down latches.
 //   - [Inspector], [Lister]: it names the holders of a lock, and lists the locks, for operators.
 //

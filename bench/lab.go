@@ -101,7 +101,7 @@ func (l *lab) restart(s store) error {
 	return l.whereServersRun(func() { l.running[s].Restart() })
 }
 
-// whereServersRun calls f, and pins the servers that f starts to the servers' CPU.
+// whereServersRun calls f. If f starts servers, they are pinned to the servers' CPU.
 func (l *lab) whereServersRun(f func()) error {
 	return pinned(l.serverCPU, func() (err error) {
 		defer func() {

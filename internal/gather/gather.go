@@ -39,7 +39,7 @@ const (
 // others.
 //
 // Commands are sent without the values of their contexts, even if their batch has a single caller.
-// Otherwise, the hooks of a client library could get the values of another goroutine.
+// Otherwise, a client library's hooks could get the values of another goroutine's context.
 type Sender[C, R any] struct {
 	send   func(context.Context, []C) []R
 	recall func([]C) bool
@@ -179,8 +179,8 @@ func (s *Sender[C, R]) watch() {
 
 // late runs some time after watch scheduled it. If no parcels wait, it does nothing. If no flight
 // has taken parcels since late was scheduled, it assumes that all flights are stuck. They become
-// overdue, and no longer count. Then late starts a flight for the waiting parcels, unless there are
-// enough.
+// overdue, and no longer count toward the limit. Then late starts a flight for the waiting parcels,
+// if the limit allows another one.
 func (s *Sender[C, R]) late(taken int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

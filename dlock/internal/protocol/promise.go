@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// A Promise is a client's knowledge of how long a store keeps a claim. A lease that a store grants
-// replaces the lease before it, even if the new one is shorter. Reads are the exception: their
-// leases never get shorter. Requests might be carried out late, out of order, or never. So a
-// promise never lasts longer than the shortest lease that a late request could still set.
+// A Promise tracks how long a store keeps a claim, as far as its client knows. A new lease replaces
+// the previous one, even if the new one is shorter. Reads are the exception: their leases never get
+// shorter. Requests might be carried out late, out of order, or never. So a promise never lasts
+// longer than the shortest lease that a late request could still set.
 //
 // All methods except Until require the client's mutex.
 type Promise struct {
@@ -35,7 +35,7 @@ type rare struct {
 	// grant is the lease that the claim had when the store gave it to the first in line. It is 0
 	// after the first renewal.
 	grant  time.Duration
-	wanted Instant // the time until which the call that was first in line wants the claim
+	wanted Instant // until when the call that was first in line wants the claim
 }
 
 // manyRenewals is the count at which a Promise stops counting renewals.
@@ -57,7 +57,7 @@ func (p *Promise) EndRenewal(now Instant) {
 // Until returns the time until which the claim can be relied on.
 func (p *Promise) Until() Instant { return Instant(p.deadline.Load()) }
 
-// Lease returns the lease that the next renewal of a renewed claim asks for.
+// Lease returns the lease that the next renewal asks for, provided that the claim is renewed.
 func (p *Promise) Lease() time.Duration { return p.lease }
 
 // Renewed reports whether the claim is renewed until it is released.
@@ -116,9 +116,9 @@ func (p *Promise) Strays() bool { return p.counts }
 // Gone records that from now on the claim can't be relied on.
 func (p *Promise) Gone(now Instant) { p.deadline.Store(min(p.deadline.Load(), int64(now))) }
 
-// Renewal returns the lease that the claim needs, and the lease that a renewal must ask for. The
-// second is no shorter than any lease that re-entries and partial releases under way ask for, so
-// that the renewal can't shorten the leases granted to them.
+// Renewal returns the lease that the claim itself needs, and the lease that a renewal must ask for.
+// The second is at least as long as the leases that re-entries and partial releases under way ask
+// for, so that the renewal can't shorten the leases granted to them.
 func (p *Promise) Renewal(now Instant) (lease, asked time.Duration) {
 	lease = p.lease
 	if !p.renewed {
@@ -223,9 +223,9 @@ func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked ti
 	return lease, max(asked, lease)
 }
 
-// Given records that the store gave the claim to the first in line, at the instant since and with
-// the given lease. wanted is the time until which the call that was first in line wants the claim.
-// If that call has a fixed lease, the first renewal asks for the time left until wanted.
+// Given records that the store gave the claim to the first in line with the given lease. That lease
+// begins at since. The call that was first in line wants the claim until the time wanted. If that
+// call has a fixed lease, the first renewal asks for the time left until wanted.
 func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.Sent(since, lease)
 	p.deadline.Store(int64(min(since+Promised(lease), wanted)))
@@ -288,7 +288,7 @@ func (p *Promise) goal() Instant {
 }
 
 // granted returns the lease that the claim had when the store gave it to the first in line. It
-// returns 0 if the claim was renewed since then, or was acquired in another way.
+// returns 0 if the claim has been renewed since, or was acquired in another way.
 func (p *Promise) granted() time.Duration {
 	if p.rare == nil {
 		return 0
@@ -315,7 +315,7 @@ func (p *Promise) Remaining(now Instant) time.Duration {
 	return (left + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// Effective returns the lease that the claim can count on. It is the shortest of the claim's own
+// Effective returns the lease that the client can count on. It is the shortest of the claim's own
 // lease, the leases of unanswered requests, and the lease that the store gave to the first in line.
 // Leases of 0 are ignored.
 func (p *Promise) Effective() time.Duration {
