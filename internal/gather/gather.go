@@ -156,8 +156,9 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	}
 }
 
-// start starts a flight, which is a goroutine that sends waiting parcels. But if there are enough
-// flights, start only makes sure that a call to late is scheduled. The caller must hold s.mu.
+// start starts a flight, which is a goroutine that sends waiting parcels. But if the maximum number
+// of flights is reached, start only makes sure that a call to late is scheduled. The caller must
+// hold s.mu.
 func (s *Sender[C, R]) start() {
 	if s.flights < s.most {
 		s.flights++
@@ -233,8 +234,8 @@ func (s *Sender[C, R]) fly(round int) {
 	}
 }
 
-// next returns the waiting parcels as a batch. If no parcels wait, or enough other goroutines send
-// batches, it returns nil, and the calling goroutine ends.
+// next returns the waiting parcels as a batch. If no parcels wait, or there are too many flights,
+// it returns nil, and the calling goroutine ends.
 func (s *Sender[C, R]) next(round int) *batch[C, R] {
 	s.mu.Lock()
 	defer s.mu.Unlock()

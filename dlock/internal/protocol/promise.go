@@ -13,14 +13,14 @@ import (
 //
 // All methods except Until require the client's mutex.
 type Promise struct {
-	deadline atomic.Int64  // the time until which the claim can be relied on
+	deadline atomic.Int64  // the claim can be relied on until this time
 	horizon  Instant       // when the store drops the claim if nothing more is sent
 	lease    time.Duration // the lease that the next renewal or partial release asks for
 	doubt    time.Duration // the shortest lease among unanswered requests; 0 if there are none
 	renewal  time.Duration // the shortest lease that renewals under way ask for; 0 if none
 	most     time.Duration // the longest lease that steps under way ask for; 0 if none
 	steps    uint32        // the number of re-entries and partial releases under way
-	renewals uint16        // the number of renewals under way or unanswered; up to manyRenewals
+	renewals uint16        // the number of renewals under way or unanswered; at most manyRenewals
 	renewed  bool          // whether the claim is renewed until it is released
 	// counts is set if the store's count might be higher than the client's, because an acquiring
 	// request wasn't answered.
@@ -30,7 +30,7 @@ type Promise struct {
 
 type rare struct {
 	cut  Instant // renewals sent before this time don't extend the promise
-	kept Instant // the time until which the lock stays taken, even if it is released; 0 if none
+	kept Instant // the lock stays taken until this time, even if it is released; 0 if it doesn't
 	sent Instant // when the last granted request was sent
 	// grant is the lease that the claim had when the store gave it to the first in line. It is 0
 	// after the first renewal.
@@ -109,7 +109,7 @@ func (p *Promise) StrayUntil(until Instant) {
 	p.horizon = max(p.horizon, until)
 }
 
-// Strays reports whether the store might hold the claim, or a higher count for it, without the
+// Strays reports whether the store might keep the claim, or a higher count for it, without the
 // client's knowledge.
 func (p *Promise) Strays() bool { return p.counts }
 
@@ -232,8 +232,8 @@ func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.rarely().grant, p.rare.wanted = lease, wanted
 }
 
-// Keep makes the claim stay taken at least until the given instant, even if it is released earlier.
-// The parameter sent is the time at which the request for the last grant was sent.
+// Keep makes the lock stay taken at least until the given instant, even if the claim is released
+// earlier. The parameter sent is the time at which the request for the last grant was sent.
 func (p *Promise) Keep(until, sent Instant) {
 	r := p.rarely()
 	r.kept, r.sent = max(r.kept, until), max(r.sent, sent)
@@ -249,10 +249,10 @@ func (p *Promise) Forgo(now Instant) {
 	}
 }
 
-// Stays reports whether the claim stays taken for a certain time even if its holder releases it.
+// Stays reports whether the lock stays taken for a certain time even if its holder releases it.
 func (p *Promise) Stays() bool { return p.rare != nil && p.rare.kept > 0 }
 
-// Left returns how much longer the claim stays taken because of Keep.
+// Left returns how much longer the lock stays taken because of Keep.
 func (p *Promise) Left(now Instant) time.Duration {
 	if p.rare == nil {
 		return 0
