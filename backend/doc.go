@@ -17,7 +17,7 @@
 //	Release: the owner's, count > 1                   count - 1, expires after the lease
 //	Release: the owner's, count = 1                   free; waiters are woken
 //	Release: the owner's, count = 1, with Keep        an unnamed owner holds it until Keep is over
-//	Release: kept at that owner's release, with Keep  unchanged, and reported as kept
+//	Release: kept by that owner's release, with Keep  unchanged, and reported as kept
 //	Release: free, or held by another                 unchanged
 //	Renew:   the owner's                              expires after the lease
 //	Renew:   free, or held by another                 unchanged
@@ -109,7 +109,7 @@
 //	Release: the owner has as many                      has none; waiters are woken
 //	Release: the owner has as many, with Keep           has none, but they stay out until Keep is
 //	                                                    over; nobody is woken
-//	Release: the permits are kept, Keep                 unchanged, and reported as kept
+//	Release: the permits are kept, with Keep            unchanged, and reported as kept
 //	Acquire: the owner's former permits are kept        unchanged, whatever the limit
 //	Renew:   the owner has as many                      expires after the lease, counted from now
 //	ForceRelease                                        nobody has any; waiters are woken if an

@@ -230,8 +230,8 @@ func (l *Locker) Task(name string, fn func(ctx context.Context) error) gocron.Ta
 	return gocron.NewTask(l.task(name, fn))
 }
 
-// task must not be inlined, because gocron uses the name that the runtime gives the function as
-// the default name of a job.
+// task must not be inlined, since that would change the runtime's name for the function that task
+// returns. gocron uses this name as the default name of a job.
 //
 //go:noinline
 func (l *Locker) task(name string, fn func(context.Context) error) func(context.Context) error {
