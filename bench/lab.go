@@ -47,7 +47,7 @@ func newLab(profiles string) *lab {
 	}
 	if cpus := allowedCPUs(); len(cpus) > 1 {
 		// CPUs with adjacent numbers may be threads of the same core. The first and the last CPU
-		// are not.
+		// belong to different cores.
 		l.serverCPU, l.clientCPU = cpus[0], cpus[len(cpus)-1]
 	}
 	return l

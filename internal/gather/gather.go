@@ -27,8 +27,8 @@ const (
 	// none of them was answered. Their connections might hang while others work.
 	patience = 50 * time.Millisecond
 
-	// comeback limits how long a Sender waits, after it has answered the callers of a batch, for
-	// their next commands. It waits only if it allows just one batch at a time.
+	// comeback is the longest time that a Sender waits for the next commands of callers that it has
+	// just answered. It waits only if it allows just one batch at a time.
 	comeback = 2 * time.Millisecond
 )
 
