@@ -17,7 +17,7 @@
 //	Release: the owner's, count > 1                   count - 1, expires after the lease
 //	Release: the owner's, count = 1                   free; waiters are woken
 //	Release: the owner's, count = 1, with Keep        an unnamed owner holds it until Keep is over
-//	Release: kept at that owner's release, with Keep  unchanged, and reported as kept
+//	Release: kept by that owner's release, with Keep  unchanged, and reported as kept
 //	Release: free, or held by another                 unchanged
 //	Renew:   the owner's                              expires after the lease
 //	Renew:   free, or held by another                 unchanged
@@ -109,7 +109,7 @@
 //	Release: the owner has as many                      has none; waiters are woken
 //	Release: the owner has as many, with Keep           has none, but they stay out until Keep is
 //	                                                    over; nobody is woken
-//	Release: the permits are kept, Keep                 unchanged, and reported as kept
+//	Release: the permits are kept, with Keep            unchanged, and reported as kept
 //	Acquire: the owner's former permits are kept        unchanged, whatever the limit
 //	Renew:   the owner has as many                      expires after the lease, counted from now
 //	ForceRelease                                        nobody has any; waiters are woken if an
@@ -150,11 +150,11 @@
 //   - In SQL use the database's clock at the moment of the statement, such as PostgreSQL's
 //     clock_timestamp. PostgreSQL's now returns the time at which the transaction began, which can
 //     be long ago.
-//   - Keys that expire by themselves are a clock. If the store has none, and no step can read the
-//     time, use the time that the store puts on each write, such as an object's Last-Modified.
-//     Without any of these the store can't keep leases. Taking over a hold that hasn't changed for
-//     a lease is a poor substitute: the store can't say how long a lock lasts, and every waiter
-//     waits for a whole lease.
+//   - Keys that expire by themselves are a clock. If the store has no such keys, and no step can
+//     read the time, use the time that the store puts on each write, such as an object's
+//     Last-Modified. Without any of these the store can't keep leases. Taking over a hold that
+//     hasn't changed for a lease is a poor substitute: the store can't say how long a lock lasts,
+//     and every waiter waits for a whole lease.
 //
 // # Locks without leases
 //
@@ -173,7 +173,7 @@
 //   - [Notifier]: the store notifies waiters of releases.
 //   - [BatchRenewer], [Batcher]: it renews, or acquires and releases, several locks in few
 //     requests.
-//   - [Liner]: required of a store with [Fair] locks.
+//   - [Liner]: required for [Fair] locks.
 //   - [Latcher]: it has count-down latches.
 //   - [Inspector], [Lister]: it names the holders of a lock, and lists the locks, for operators.
 //

@@ -47,7 +47,7 @@ func newLab(profiles string) *lab {
 	}
 	if cpus := allowedCPUs(); len(cpus) > 1 {
 		// CPUs with adjacent numbers may be threads of the same core. The first and the last CPU
-		// are not.
+		// belong to different cores.
 		l.serverCPU, l.clientCPU = cpus[0], cpus[len(cpus)-1]
 	}
 	return l
@@ -101,7 +101,7 @@ func (l *lab) restart(s store) error {
 	return l.whereServersRun(func() { l.running[s].Restart() })
 }
 
-// whereServersRun calls f, and pins the servers that f starts to the servers' CPU.
+// whereServersRun calls f. If f starts servers, they are pinned to the servers' CPU.
 func (l *lab) whereServersRun(f func()) error {
 	return pinned(l.serverCPU, func() (err error) {
 		defer func() {

@@ -17,7 +17,7 @@ import (
 )
 
 // Each measurement runs in new processes, so that earlier measurements don't affect it. A process
-// gets its trial in an environment variable. It prints "ready" when it is set up, starts when it
+// reads its trial from an environment variable. It prints "ready" when it is set up, starts when it
 // reads a line, and finally writes its report. It exits at once if its standard input is closed.
 
 const trialVariable = "DISTSYNC_BENCH_TRIAL"
@@ -63,7 +63,7 @@ type measured struct {
 	Values  values
 }
 
-// values maps the key of each metric to its figure.
+// values maps the key of each metric to its value.
 type values map[string]float64
 
 // patience is how long a process may take beyond the trial's duration.
@@ -180,8 +180,9 @@ func (p *process) failure(err error) error {
 	return err
 }
 
-// perform runs each trial in its own process. Once all processes are ready, it calls around with a
-// function that starts all trials and waits for their reports. So around can measure the run.
+// perform runs each trial in its own process. Once all processes are ready, it calls the function
+// around with an argument that starts all trials and waits for their reports. So around can measure
+// the run.
 func (l *lab) perform(trials []trial, around func(func() error) error) ([]measured, error) {
 	processes := make([]*process, len(trials))
 	reports := make([]measured, len(trials))

@@ -70,8 +70,8 @@ func closeWaiters(l *lab) {
 	l.noError(l.give("a", "other:1"), "release")
 	l.settle()
 	if l.kind == backend.Fair {
-		// A waiter's place might still be in line. If the store grants the lock to that waiter, the
-		// lock becomes free when the grant expires.
+		// A waiter might still have its place in line. If the store grants the lock to that waiter,
+		// the lock becomes free when the grant expires.
 		l.eventuallyFree("a")
 	}
 	l.wantFree("a", "after Close and the release")

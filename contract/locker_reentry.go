@@ -65,7 +65,7 @@ var reentryCases = []testCase{
 // ctxOf returns the case's context with a new owner.
 func (l *lab) ctxOf() context.Context { return dlock.WithOwner(l.ctx, dlock.NewOwner()) }
 
-// counted covers a bug of etcd's Mutex and of redislock: an owner acquires the lock twice, and its
+// counted covers a bug in etcd's Mutex and in redislock: an owner acquires the lock twice, and its
 // first unlock frees it.
 func counted(l *lab) {
 	p, q := l.process(), l.process()

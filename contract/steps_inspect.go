@@ -564,7 +564,7 @@ func (e *env) unbroken(look func(p party) error) {
 	}
 }
 
-// begun returns those of the names that begin with the given prefix.
+// begun returns the names that begin with the given prefix.
 func begun(names []string, prefix string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return !strings.HasPrefix(name, prefix)

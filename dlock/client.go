@@ -65,7 +65,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 		c.id = newID()
 	} else {
 		// Other clients may have the same id. Their owner strings must differ from this client's,
-		// so the numbers in them start at a random one.
+		// so this client's numbers start at a random value.
 		c.state.number = mathrand.Uint64N(1 << 62)
 	}
 	if least := b.Limits().MinLease; c.lease < least {

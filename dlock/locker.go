@@ -44,12 +44,12 @@ type Locker struct {
 // A variable is the state of a Locker's plain calls. Like a mutex, it knows whether it is locked,
 // but not who locked it. It doesn't refer to its Locker, so that a dropped Locker can be detected.
 type variable struct {
-	watched atomic.Bool // its Locker is watched for being dropped
+	watched atomic.Bool // whether the client notices if the Locker is dropped
 
 	// Guarded by Client.mu.
 	waiting int32 // plain calls in the queue
 	hold    *hold // the current hold; nil once it is unlocked or, for a read lock, lost
-	owed    int   // how many unlocks are still due for lost read locks that state.forget removed
+	owed    int   // unlocks still expected for lost read locks that state.forget removed
 }
 
 // newLocker returns a Locker for a kind of lock.
@@ -188,10 +188,10 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 }
 
 // TryLock acquires the lock if it can do so now, or within [Wait]. False with a nil error means
-// exactly one thing: someone else holds it. An [RWLocker] is an exception: there it can also mean
-// that a writer has waited for longer than the caller, or longer than an earlier reader of this
-// client. The lock is renewed until it is unlocked, unless [FixedLease] is given. Errors are those
-// of [Locker.LockContext]. If the last hold of this Locker was lost, and hasn't been unlocked, the
+// exactly one thing: someone else holds it. The exception is an [RWLocker], where it can also mean
+// that a writer has waited longer than the caller, or than an earlier reader of this client. The
+// lock is renewed until it is unlocked, unless [FixedLease] is given. Errors are those of
+// [Locker.LockContext]. If the last hold of this Locker was lost, and hasn't been unlocked, the
 // error is [ErrLost], even without a wait. A single attempt takes as long as ctx and the store's
 // client allow, but no longer than the lease. For this limit, the lease counts as at least 1 s and
 // at most 30 s.
@@ -205,10 +205,10 @@ func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, erro
 }
 
 // UnlockContext releases the lock. If an owner has locked it several times, UnlockContext undoes
-// one of these acquisitions. It works even if ctx has ended before the call. It tries for at most
-// 5 s, but not beyond the end of the lease, nor for longer than ctx allows. If the store hasn't
-// answered by then, the error says so, the caller no longer has the lock, and the release continues
-// in the background.
+// one of these acquisitions. It works even if ctx has ended before the call. It tries for at most 5
+// s, but not beyond the end of the lease, nor for longer than ctx allows. If the store hasn't
+// answered by then, the error says so, the caller no longer holds the lock, and the release
+// continues in the background.
 //
 // It returns [ErrNotHeld] if the caller never held the lock, and [ErrLost] if the hold had already
 // been lost. The client remembers at most 1,024 losses of owners, each for ten leases. After that,
@@ -246,7 +246,7 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 			return false, c.stepError(ctx, err)
 		}
 		// If the store found no readers, this client's readers might share a write lock, and still
-		// have it.
+		// hold it.
 		if res.Released || !kind.Shared() {
 			l.struck(kind, mine)
 		}
@@ -256,17 +256,17 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	}
 }
 
-// claims returns those of this client's claims on the Locker's lock that end when a ForceUnlock
-// frees the lock of the given kind.
+// claims returns this client's claims on the Locker's lock that a ForceUnlock of the given kind
+// ends.
 func (l *Locker) claims(kind protocol.Kind) []*claim {
 	s := l.client.lock()
 	defer l.client.unlock()
 	return s.object(l.kind, l.name).claims(kind)
 }
 
-// claims returns those of this client's claims on a lock that end when a ForceUnlock frees the lock
-// of the given kind. A read lock that a party took under its write lock ends together with the
-// write lock, and not when read locks are freed.
+// claims returns this client's claims on a lock that a ForceUnlock of the given kind ends. A read
+// lock that a party took under its write lock ends together with the write lock, and not when read
+// locks are freed.
 func (o *object) claims(kind protocol.Kind) []*claim {
 	var claims []*claim
 	if o != nil && kind.Many() {
@@ -290,8 +290,7 @@ func (o *object) claims(kind protocol.Kind) []*claim {
 	return claims
 }
 
-// goesWith reports whether cl, a claim of readers, ends if the store frees the lock of the given
-// kind.
+// goesWith reports whether a ForceUnlock of the given kind ends cl, which is a claim of readers.
 func (cl *claim) goesWith(kind protocol.Kind) bool {
 	if !cl.kind.Shared() {
 		return !kind.Shared() // it is a lent write
@@ -340,7 +339,7 @@ func (l *Locker) TTL(ctx context.Context) (time.Duration, error) {
 	return res.Remaining, l.wrap("ttl", err)
 }
 
-// IsHeld reports whether the caller holds the lock, both by this client's own clock and in the
+// IsHeld reports whether the caller holds the lock, according to both this client's clock and the
 // store. If it returns an error, the result is false.
 func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
 	l.mustBeMade()
@@ -349,7 +348,7 @@ func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
 }
 
 // HoldCount returns the number of unlocks that the caller needs to fully release the lock. It is 0
-// unless the caller holds the lock both by this client's own clock and in the store.
+// unless the caller holds the lock according to both this client's clock and the store.
 func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 	l.mustBeMade()
 	n, err := l.count(ctx)
@@ -580,7 +579,7 @@ func (c *Client) stepError(ctx context.Context, err error) error {
 }
 
 // count returns the number of unlocks after which the caller no longer holds the lock. It is 0
-// unless the caller's hold is valid both in this client and in the store.
+// unless the caller's hold is valid according to both this client and the store.
 func (l *Locker) count(ctx context.Context) (int, error) {
 	if err := l.usable(ctx); err != nil {
 		return 0, err
@@ -599,7 +598,7 @@ func (l *Locker) count(ctx context.Context) (int, error) {
 }
 
 // asked returns the caller's valid hold, and a request that asks the store about it. If there is no
-// such hold, asked returns nil.
+// such hold, the returned hold is nil.
 func (l *Locker) asked(who caller) (*hold, backend.LookRequest) {
 	s := l.client.lock()
 	defer l.client.unlock()

@@ -478,7 +478,7 @@ func (h *hold) leaveForsaken(s *state) (tell bool) {
 }
 
 // departForsaken begins one release of a hold after Close. It reports whether the store must be
-// told, and returns the claims that must be released before the hold's own.
+// told, and returns the claims that must be released before the claim of this hold.
 func (h *hold) departForsaken(s *state) (tell bool, before []*claim) {
 	cl := h.claim
 	tell = h.leaveForsaken(s)

@@ -68,8 +68,8 @@ func (rw *RWLocker) RLock() { rw.Reader().Lock() }
 // RUnlock releases what one RLock acquired: see [Locker.Unlock].
 func (rw *RWLocker) RUnlock() { rw.Reader().Unlock() }
 
-// RLocker returns the reading side as a [sync.Locker]. It is always the same one,
-// [RWLocker.Reader].
+// RLocker returns the reading side as a [sync.Locker]. It is the Locker that [RWLocker.Reader]
+// returns.
 func (rw *RWLocker) RLocker() sync.Locker { return rw.Reader() }
 
 // Reader returns the reading side, always the same Locker. Any number of goroutines can lock it

@@ -28,7 +28,7 @@ type finding struct {
 	keys map[role][]record // of holds and places
 
 	more    int              // the number of holders whose keys weren't read
-	strange *mvccpb.KeyValue // a key in the range of the lock's keys that isn't the lock's
+	strange *mvccpb.KeyValue // a key among the lock's keys that doesn't belong to the lock
 }
 
 // add adds the key of a hold or of a waiter.
@@ -39,7 +39,7 @@ func (f *finding) add(as role, r record) {
 	f.keys[as] = append(f.keys[as], r)
 }
 
-// whose returns the role of a key, and the hold or place that it belongs to. The key's value
+// whose returns the role of a key, and the hold or place to which the key belongs. Its value
 // decides which part of the key is the lock's name.
 func (st *store) whose(kv *mvccpb.KeyValue) (id holdID, r record, ok bool) {
 	var v struct{ Kind role }
@@ -239,7 +239,7 @@ func (s *session) Inspect(
 	return r, nil
 }
 
-// inspectFresh inspects a lock, and repeats that once if the report is stale. More repetitions
+// inspectFresh inspects a lock, and inspects it once more if the report is stale. Further attempts
 // wouldn't help: with many holders, some lease has always just ended.
 func (s *session) inspectFresh(
 	ctx context.Context, name string,
@@ -333,9 +333,9 @@ func (s *session) List(
 // A mark is the beginning of a page: the first key that can be on the page, without the common
 // prefix. The server counts all keys of a range, even those that it doesn't return, and can't write
 // while it counts. So the method page reads several small ranges in turn, which are called windows.
-// The first window begins at the mark, and contains the keys that have the mark's first m.bytes
-// bytes in common with it. Each later window begins where the previous one ends, and its keys have
-// one byte fewer in common with the mark.
+// The first window begins at the mark, and contains the keys that begin with the mark's first
+// m.bytes bytes. Each later window begins where the previous one ends, and its keys share one byte
+// less with the mark.
 type mark struct {
 	key   string
 	bytes int
@@ -365,11 +365,11 @@ func (m mark) cuts(name string) bool {
 
 const (
 	mostWindows = 32 // windows per page
-	tooWide     = 8  // if a window has more keys than fit on this many pages, the next is narrower
+	tooWide     = 8  // if a window's keys fill more pages than this, the next window is narrower
 )
 
-// page reads the next keys. It returns the mark of the page after that, or an empty mark if there
-// is none.
+// page reads the page of keys that begins at m. It also returns the mark of the next page, or an
+// empty mark if there is none.
 func (s *session) page(
 	ctx context.Context, req backend.ListRequest, m mark,
 ) (kvs []*mvccpb.KeyValue, next mark, err error) {

@@ -59,7 +59,7 @@ func (s *session) keep(ctx context.Context, a *attempt) (done bool, key record, 
 }
 
 // isKept reports whether an owner's former hold is kept. The parameter key is the record that was
-// found in the lock's own key, or the zero record if there is no such key.
+// read from the lock's own key, or the zero record if there is no such key.
 func (s *session) isKept(ctx context.Context, a *attempt, key record) (bool, error) {
 	if a.id.role.beside() {
 		var err error

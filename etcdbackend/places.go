@@ -55,7 +55,7 @@ type placeSet struct {
 // A place is what the session knows about an owner in line.
 type place struct {
 	until time.Time
-	doubt bool   // a request that creates the place has no answer
+	doubt bool   // a request that creates the place wasn't answered
 	key   record // as last created or seen
 	holds bool   // when last seen, the owner held the lock as the first in line
 }
@@ -118,8 +118,8 @@ func (ps *ownPlaces) expect(name, owner string, ttl int64, lasts time.Duration) 
 	return set
 }
 
-// add adds a set. It occasionally drops sets that can no longer have places. The caller must hold
-// ps.mu.
+// add adds a set. It occasionally drops sets that can no longer contain places. The caller must
+// hold ps.mu.
 func (ps *ownPlaces) add(name string, ttl int64) *placeSet {
 	if ps.n++; ps.n%firstSweep == 0 {
 		ps.sweep(time.Now())
@@ -176,8 +176,8 @@ func (ps *ownPlaces) lost(set *placeSet, l lease) {
 	}
 }
 
-// saw records a look that was sent at the given time, and that found at revision rev that another
-// owner held the lock.
+// saw records a look. The look was sent at the given time. It found that another owner held the
+// lock at revision rev.
 func (ps *ownPlaces) saw(set *placeSet, sent time.Time, rev int64) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

@@ -315,7 +315,7 @@ type sight struct {
 	left      *int64
 	limit     int32
 	parts     int64 // the number of owners that read or hold permits
-	out, mine int64 // how many reads or permits all owners have, and how many the given owner
+	out, mine int64 // the reads or permits of all owners, and those of the given owner
 	last      int64 // when the last permit or read expires, in milliseconds from now
 }
 

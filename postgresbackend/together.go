@@ -211,9 +211,8 @@ type statement struct {
 }
 
 // transact carries out statements in one transaction and one round trip. It calls begin before it
-// sends the statements, and again if it must send them a second time. On success, it calls the
-// function after, unless that is nil. If after returns a function, transact runs it in another
-// goroutine.
+// sends the statements, and again if it must send them a second time. On success, it calls after,
+// which may be nil. If after returns a function, transact runs that in another goroutine.
 func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func(), all []statement,
 	after func() func(context.Context, *pgxpool.Conn)) error {
 	if err := s.b.ready(ctx); err != nil {
@@ -301,10 +300,10 @@ func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseReques
 	})
 }
 
-// batch carries out n requests. There is a step for each of those that can share a transaction, and
-// at[k] is the index of the request of steps[k]. If there are several steps, batch carries them out
-// in one transaction, and calls done with the result of each. Then it calls done with nil for each
-// request that needs a separate statement.
+// batch carries out n requests. Those that can share a transaction are given as steps, and steps[k]
+// is for the request with index at[k]. If there are several steps, batch carries them out in one
+// transaction, and calls done with the result of each. Then it calls done with nil for each request
+// that needs a separate statement.
 func (s *session) batch(
 	ctx context.Context, steps []*step, at []int, n int, done func(i int, r *result),
 ) {

@@ -12,10 +12,10 @@ import (
 // A Fence changes keys in Redis for the holder of a fenced lock, and refuses changes by earlier
 // holders. Use [Backend.Fence] to create one.
 //
-// Each such key has a fence, which is another key that stores the largest token with which the
-// guarded key was claimed. A call is one script. If a fence stores a larger token than the
-// caller's, the call changes nothing, and its error wraps dlock.ErrLost. Otherwise the call sets
-// the fences to the caller's token, and makes the change.
+// Each key that a Fence guards has a fence of its own, which is another key. It stores the largest
+// token with which the guarded key was claimed. A call is one script. If a fence stores a larger
+// token than the caller's, the call changes nothing, and its error wraps dlock.ErrLost. Otherwise
+// the call sets the fences to the caller's token, and makes the change.
 //
 //	err := client.FencedLocker("lock:account:7").Do(ctx, func(ctx context.Context) error {
 //		token, _ := dlock.Token(ctx)

@@ -47,7 +47,7 @@ type Locker struct {
 	unnamed string // gocron's default name for Task's jobs
 
 	mu   sync.Mutex
-	last map[string]*run // each job's last run, until its at-least time ends
+	last map[string]*run // each job's last run, removed when its at-least time ends
 }
 
 // Option configures a [Locker].
@@ -89,7 +89,7 @@ func NewLocker(client *dlock.Client, opts ...Option) *Locker {
 
 // Lock implements [gocron.Locker]. It makes one attempt, with a timeout of 5 s. It doesn't wait for
 // the lock, since gocron would then run the job a second time, after another replica has run it.
-// The errors are those of [dlock.Locker.Acquire]. If the job's context has a [dlock.Owner] (see
+// The errors are those of [dlock.Locker.Acquire]. If the job's context carries a [dlock.Owner] (see
 // gocron.WithContext), Lock re-enters that owner's hold. Then the job's runs don't exclude each
 // other.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
@@ -170,8 +170,8 @@ func (l *Locker) tellSkipped(ctx context.Context, key string, err error) {
 	}
 }
 
-// isAnothers reports whether a different job of this Locker has the lock with the given name. A job
-// that was removed doesn't count.
+// isAnothers reports whether a different job of this Locker holds the lock with the given name. A
+// job that was removed doesn't count.
 func (l *Locker) isAnothers(job context.Context, key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,7 +219,7 @@ func (r *run) forget() {
 
 // Task returns a task whose function is notified when its lock is lost. The function's ctx is
 // derived from the job's context. It ends when the lock is lost, with a cause that wraps
-// [dlock.ErrLost] and is also the job's error. The job must have the same name:
+// [dlock.ErrLost] and is also the job's error. The name must also be that of the job:
 //
 //	scheduler.NewJob(definition, locker.Task("report", report), gocron.WithName("report"))
 //
@@ -230,8 +230,8 @@ func (l *Locker) Task(name string, fn func(ctx context.Context) error) gocron.Ta
 	return gocron.NewTask(l.task(name, fn))
 }
 
-// task must not be inlined, because gocron uses the name that the runtime gives the function as
-// the default name of a job.
+// task must not be inlined, since that would change the runtime's name for the function that task
+// returns. gocron uses this name as the default name of a job.
 //
 //go:noinline
 func (l *Locker) task(name string, fn func(context.Context) error) func(context.Context) error {

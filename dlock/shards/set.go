@@ -183,7 +183,7 @@ type State string
 const (
 	Free      State = "free"      // in Table: no member holds it
 	Held      State = "held"      // in Table: a member holds it
-	Waiting   State = "waiting"   // in Mine: this member waits for its lock
+	Waiting   State = "waiting"   // in Mine: this member waits for the shard's lock
 	Running   State = "running"   // in Mine: fn runs
 	Finishing State = "finishing" // in Mine: fn was told to return
 	Overdue   State = "overdue"   // in Mine: fn hasn't returned within its grace

@@ -30,8 +30,8 @@ import (
 const (
 	lockName = "quickstart"
 
-	// lease is how long the lock outlives a holder that crashes. A live holder renews it every
-	// third of that time. The default of 30 s would be too long to watch.
+	// lease is how long the lock outlives a holder that crashes. A live holder renews it when a
+	// third of that time has passed. The default of 30 s would be too long to watch.
 	lease = 2 * time.Second
 )
 

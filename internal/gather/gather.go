@@ -27,8 +27,8 @@ const (
 	// none of them was answered. Their connections might hang while others work.
 	patience = 50 * time.Millisecond
 
-	// comeback limits how long a Sender waits, after it has answered the callers of a batch, for
-	// their next commands. It waits only if it allows just one batch at a time.
+	// comeback is the longest time that a Sender waits for the next commands of callers that it has
+	// just answered. It waits only if it allows just one batch at a time.
 	comeback = 2 * time.Millisecond
 )
 
@@ -39,7 +39,7 @@ const (
 // others.
 //
 // Commands are sent without the values of their contexts, even if their batch has a single caller.
-// Otherwise, the hooks of a client library could get the values of another goroutine.
+// Otherwise, a client library's hooks could get the values of another goroutine's context.
 type Sender[C, R any] struct {
 	send   func(context.Context, []C) []R
 	recall func([]C) bool
@@ -156,8 +156,9 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	}
 }
 
-// start starts a flight, which is a goroutine that sends waiting parcels. But if there are enough
-// flights, start only makes sure that a call to late is scheduled. The caller must hold s.mu.
+// start starts a flight, which is a goroutine that sends waiting parcels. But if the maximum number
+// of flights is reached, start only makes sure that a call to late is scheduled. The caller must
+// hold s.mu.
 func (s *Sender[C, R]) start() {
 	if s.flights < s.most {
 		s.flights++
@@ -179,8 +180,8 @@ func (s *Sender[C, R]) watch() {
 
 // late runs some time after watch scheduled it. If no parcels wait, it does nothing. If no flight
 // has taken parcels since late was scheduled, it assumes that all flights are stuck. They become
-// overdue, and no longer count. Then late starts a flight for the waiting parcels, unless there are
-// enough.
+// overdue, and no longer count toward the limit. Then late starts a flight for the waiting parcels,
+// if the limit allows another one.
 func (s *Sender[C, R]) late(taken int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,8 +234,8 @@ func (s *Sender[C, R]) fly(round int) {
 	}
 }
 
-// next returns the waiting parcels as a batch. If no parcels wait, or enough other goroutines send
-// batches, it returns nil, and the calling goroutine ends.
+// next returns the waiting parcels as a batch. If no parcels wait, or there are too many flights,
+// it returns nil, and the calling goroutine ends.
 func (s *Sender[C, R]) next(round int) *batch[C, R] {
 	s.mu.Lock()
 	defer s.mu.Unlock()

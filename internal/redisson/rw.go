@@ -15,12 +15,11 @@ import (
 // hold; waiting writers leave notes; and the release of the write lock wakes waiting readers even
 // if its owner still holds the read lock.
 //
-// If one of our scripts replies that it did nothing, the reply is reliable, unlike that of
-// Redisson's scripts, and no second script is needed. Such a reply can't come from a replica, since
-// a script that finds nothing to do first runs a command that a replica refuses. And it can't be
-// due to full memory, since a server whose memory is full still runs all scripts except those that
-// acquire. If a key isn't a read-write lock, the script returns the error for a key of another
-// type.
+// Unlike Redisson's scripts, ours can be trusted when they reply that they did nothing, so no
+// second script is needed. Such a reply can't come from a replica, since a script that finds
+// nothing to do first runs a command that a replica refuses. And it can't be due to full memory,
+// since a server whose memory is full still runs all scripts except those that acquire. If a key
+// isn't a read-write lock, the script returns the error for a key of another type.
 
 var (
 	//go:embed rw.lua

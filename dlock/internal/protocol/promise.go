@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// A Promise is a client's knowledge of how long a store keeps a claim. A lease that a store grants
-// replaces the lease before it, even if the new one is shorter. Reads are the exception: their
-// leases never get shorter. Requests might be carried out late, out of order, or never. So a
-// promise never lasts longer than the shortest lease that a late request could still set.
+// A Promise tracks how long a store keeps a claim, as far as its client knows. A new lease replaces
+// the previous one, even if the new one is shorter. Reads are the exception: their leases never get
+// shorter. Requests might be carried out late, out of order, or never. So a promise never lasts
+// longer than the shortest lease that a late request could still set.
 //
 // All methods except Until require the client's mutex.
 type Promise struct {
-	deadline atomic.Int64  // the time until which the claim can be relied on
+	deadline atomic.Int64  // the claim can be relied on until this time
 	horizon  Instant       // when the store drops the claim if nothing more is sent
 	lease    time.Duration // the lease that the next renewal or partial release asks for
 	doubt    time.Duration // the shortest lease among unanswered requests; 0 if there are none
 	renewal  time.Duration // the shortest lease that renewals under way ask for; 0 if none
 	most     time.Duration // the longest lease that steps under way ask for; 0 if none
 	steps    uint32        // the number of re-entries and partial releases under way
-	renewals uint16        // the number of renewals under way or unanswered; up to manyRenewals
+	renewals uint16        // the number of renewals under way or unanswered; at most manyRenewals
 	renewed  bool          // whether the claim is renewed until it is released
 	// counts is set if the store's count might be higher than the client's, because an acquiring
 	// request wasn't answered.
@@ -30,12 +30,12 @@ type Promise struct {
 
 type rare struct {
 	cut  Instant // renewals sent before this time don't extend the promise
-	kept Instant // the time until which the lock stays taken, even if it is released; 0 if none
+	kept Instant // the lock stays taken until this time, even if it is released; 0 if it doesn't
 	sent Instant // when the last granted request was sent
 	// grant is the lease that the claim had when the store gave it to the first in line. It is 0
 	// after the first renewal.
 	grant  time.Duration
-	wanted Instant // the time until which the call that was first in line wants the claim
+	wanted Instant // until when the call that was first in line wants the claim
 }
 
 // manyRenewals is the count at which a Promise stops counting renewals.
@@ -57,7 +57,7 @@ func (p *Promise) EndRenewal(now Instant) {
 // Until returns the time until which the claim can be relied on.
 func (p *Promise) Until() Instant { return Instant(p.deadline.Load()) }
 
-// Lease returns the lease that the next renewal of a renewed claim asks for.
+// Lease returns the lease that the next renewal asks for, provided that the claim is renewed.
 func (p *Promise) Lease() time.Duration { return p.lease }
 
 // Renewed reports whether the claim is renewed until it is released.
@@ -109,16 +109,16 @@ func (p *Promise) StrayUntil(until Instant) {
 	p.horizon = max(p.horizon, until)
 }
 
-// Strays reports whether the store might hold the claim, or a higher count for it, without the
+// Strays reports whether the store might keep the claim, or a higher count for it, without the
 // client's knowledge.
 func (p *Promise) Strays() bool { return p.counts }
 
 // Gone records that from now on the claim can't be relied on.
 func (p *Promise) Gone(now Instant) { p.deadline.Store(min(p.deadline.Load(), int64(now))) }
 
-// Renewal returns the lease that the claim needs, and the lease that a renewal must ask for. The
-// second is no shorter than any lease that re-entries and partial releases under way ask for, so
-// that the renewal can't shorten the leases granted to them.
+// Renewal returns the lease that the claim itself needs, and the lease that a renewal must ask for.
+// The second is at least as long as the leases that re-entries and partial releases under way ask
+// for, so that the renewal can't shorten the leases granted to them.
 func (p *Promise) Renewal(now Instant) (lease, asked time.Duration) {
 	lease = p.lease
 	if !p.renewed {
@@ -223,17 +223,17 @@ func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked ti
 	return lease, max(asked, lease)
 }
 
-// Given records that the store gave the claim to the first in line, at the instant since and with
-// the given lease. wanted is the time until which the call that was first in line wants the claim.
-// If that call has a fixed lease, the first renewal asks for the time left until wanted.
+// Given records that the store gave the claim to the first in line with the given lease. That lease
+// begins at since. The call that was first in line wants the claim until the time wanted. If that
+// call has a fixed lease, the first renewal asks for the time left until wanted.
 func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.Sent(since, lease)
 	p.deadline.Store(int64(min(since+Promised(lease), wanted)))
 	p.rarely().grant, p.rare.wanted = lease, wanted
 }
 
-// Keep makes the claim stay taken at least until the given instant, even if it is released earlier.
-// The parameter sent is the time at which the request for the last grant was sent.
+// Keep makes the lock stay taken at least until the given instant, even if the claim is released
+// earlier. The parameter sent is the time at which the request for the last grant was sent.
 func (p *Promise) Keep(until, sent Instant) {
 	r := p.rarely()
 	r.kept, r.sent = max(r.kept, until), max(r.sent, sent)
@@ -249,10 +249,10 @@ func (p *Promise) Forgo(now Instant) {
 	}
 }
 
-// Stays reports whether the claim stays taken for a certain time even if its holder releases it.
+// Stays reports whether the lock stays taken for a certain time even if its holder releases it.
 func (p *Promise) Stays() bool { return p.rare != nil && p.rare.kept > 0 }
 
-// Left returns how much longer the claim stays taken because of Keep.
+// Left returns how much longer the lock stays taken because of Keep.
 func (p *Promise) Left(now Instant) time.Duration {
 	if p.rare == nil {
 		return 0
@@ -288,7 +288,7 @@ func (p *Promise) goal() Instant {
 }
 
 // granted returns the lease that the claim had when the store gave it to the first in line. It
-// returns 0 if the claim was renewed since then, or was acquired in another way.
+// returns 0 if the claim has been renewed since, or was acquired in another way.
 func (p *Promise) granted() time.Duration {
 	if p.rare == nil {
 		return 0
@@ -315,7 +315,7 @@ func (p *Promise) Remaining(now Instant) time.Duration {
 	return (left + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// Effective returns the lease that the claim can count on. It is the shortest of the claim's own
+// Effective returns the lease that the client can count on. It is the shortest of the claim's own
 // lease, the leases of unanswered requests, and the lease that the store gave to the first in line.
 // Leases of 0 are ignored.
 func (p *Promise) Effective() time.Duration {

@@ -66,8 +66,8 @@ func (e *evidence) stands(n *number) (all []*stand) {
 }
 
 // kept returns the time until which a step certainly keeps its owner in line, if no later step of
-// the owner changes that. If something can fail, the owner might be granted the lock without
-// learning of it. It is then no longer in line when that grant ends.
+// the owner changes that. If faults are possible, the owner might be granted the lock without
+// learning of it, and would no longer be in line when that grant ends.
 func (e *evidence) kept(s *step) time.Duration {
 	if e.rules.Calm {
 		return s.call + s.place

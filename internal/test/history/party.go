@@ -28,7 +28,7 @@ type Party struct {
 	inside   context.Context // context of the innermost Do, or of the Hold
 }
 
-// Held returns how many holds the party has yet to give back.
+// Held returns how many holds the party hasn't released yet.
 func (p *Party) Held() int { return p.held }
 
 func (p *Party) start(o op) *op {
@@ -109,7 +109,7 @@ func (p *Party) acquired(o *op, ok bool, err error) {
 	case errors.Is(err, dlock.ErrConflict):
 		res = conflict
 	default:
-		res = failed // even for ErrNotAcquired, which doesn't prove that another owner has the lock
+		res = failed // even for ErrNotAcquired, which doesn't prove that another owner holds it
 	}
 	p.Recorder.ended(o, res, err)
 }

@@ -8,13 +8,14 @@ import (
 // Shares is the model of the holds of a read-write lock. It covers write locks, read locks that
 // several goroutines of a client share, read locks under a write (their owner also holds the write
 // lock), and the store's data about each of these. Nested writes are in model Holds, not here. The
-// fields of Shares limit the exploration. Time is as in Holds.
+// fields of Shares limit the exploration. The two clients are called A and B. Time passes as in
+// model Holds.
 type Shares struct {
 	Parties  [2]int // the number of each client's goroutines
 	Writers  [2]int // how many of these can also write, and read during their writes
 	Numbers  [2]int // the number of each client's owner strings
-	Pair     bool   // the first two goroutines of A have one owner; the second only reads
-	Rival    bool   // B is an ideal client: its requests take no time
+	Pair     bool   // client A's first two goroutines have one owner; the second only reads
+	Rival    bool   // client B is ideal: its requests take no time
 	Count    uint8  // the maximum count of a write in the store
 	Requests int    // the maximum number of requests in the network at a time
 	Lease    uint8  // in ticks
@@ -30,7 +31,7 @@ type Shares struct {
 	HandOvers uint8 // how many times a write is handed over
 	Lends     bool  // a write can also be handed over to readers
 	Punctual  bool  // no request is carried out later than one lease after it was sent
-	Answered  bool  // requests that acquire or release are answered in time
+	Answered  bool  // no call gives up waiting for the answer to an acquisition or release
 	Mutation  mutation
 }
 
@@ -60,7 +61,7 @@ type claim struct {
 	unsure uint8
 	lost   uint8
 	// struck is 0, unless the store has ended the claim and the client doesn't know that. Then it
-	// is 1 + the number of ticks since.
+	// is 1 + the number of ticks since the claim's end.
 	struck uint8
 	age    uint8 // 1 + ticks since the acquisition was sent
 	// proves is 1 after a downgrade, until the write is released. If the store then answers that it

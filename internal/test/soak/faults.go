@@ -14,8 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A link is a connection that can be disturbed. It is a proxy in front of a server, or a wire in
-// memory.
+// A link is a connection that can be disturbed. It is a proxy in front of a server, or a wire to an
+// in-memory store.
 type link interface {
 	Cut()
 	Refuse(bool)

@@ -174,7 +174,8 @@ func Together(t *testing.T, server *testservers.Server, b backend.Backend, write
 	}
 }
 
-// scriptsFor returns, for each EVALSHA that contains a tag, the number of its locks with that tag.
+// scriptsFor returns how many times the tag occurs in each EVALSHA that contains it. That is the
+// number of locks that the EVALSHA acquires or releases.
 func scriptsFor(m *Monitor, tag string) (locks []int) {
 	for _, cmd := range m.Commands() {
 		if strings.HasPrefix(cmd, `"EVALSHA"`) && strings.Contains(cmd, tag) {
