@@ -100,8 +100,8 @@ type op struct {
 	until    time.Duration // latest time at which the hold ends in the store
 	ghost    bool          // a hold that no user knows of may have existed during the call
 	shaken   bool          // some requests about the hold may not have been answered
-	// murky reports whether an unlock may have reported success wrongly, because it sent no
-	// release, or because a release may have been lost.
+	// murky is set if an unlock may have wrongly reported success, because it sent no release, or
+	// because a release may have been lost.
 	murky   bool
 	joined  bool // a Read that shares its client's hold, or permits that were handed over
 	lent    bool // the shared hold may be a Write
@@ -151,7 +151,7 @@ func (r *Recorder) ended(o *op, res result, err error) {
 	r.tellOp(o)
 }
 
-// Wipe calls f, which makes the store lose all locks, and records that.
+// Wipe calls f, which must make the store lose all locks. Wipe records the loss, described by what.
 func (r *Recorder) Wipe(what string, f func()) {
 	o := r.started(&op{kind: wipe, text: what, user: maxUsers})
 	f()
