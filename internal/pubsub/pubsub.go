@@ -399,9 +399,9 @@ func (s *Subscriber) settle(ch *channel) {
 	}
 }
 
-// stands records that the subscription to a channel is now active on the server. It returns
-// functions that wake those of the channel's subscribers whose calls of Subscribe have already
-// returned, since they may have missed messages.
+// stands records that the subscription to a channel is now active on the server. It returns the
+// wake functions of the subscribers that were subscribed before, since they may have missed
+// messages.
 func (s *Subscriber) stands(ch *channel) (wakes []func(Meaning)) {
 	wakes = ch.standing()
 	s.report(ch, nil)
@@ -457,7 +457,7 @@ func (ch *channel) answer(err error) {
 	})
 }
 
-// standing returns functions that wake those subscribers whose calls of Subscribe have already
+// standing returns the wake functions of the subscribers whose calls of Subscribe have already
 // returned.
 func (ch *channel) standing() (wakes []func(Meaning)) {
 	for _, sub := range ch.subs {

@@ -173,7 +173,7 @@ func tagged(ctx context.Context, ops ...*op) context.Context {
 	return context.WithValue(ctx, opKey{}, ops)
 }
 
-// tag returns the call for which a step on the named lock is made, or nil.
+// tag returns the call to which ctx attributes a step on the named lock, or nil.
 func tag(ctx context.Context, name string) *op {
 	ops, _ := ctx.Value(opKey{}).([]*op)
 	for _, o := range ops {
