@@ -13,7 +13,7 @@ type Capabilities struct {
 	Batcher      Batcher
 
 	// Inspector and Lister are for operators. An Inspector names the holders of a lock, and a
-	// Lister lists the locks. Without them, operators can't do either.
+	// Lister lists the locks. Without them, operators can do neither.
 	Inspector Inspector
 	Lister    Lister
 

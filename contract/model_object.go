@@ -55,7 +55,7 @@ type hold struct {
 // A note models the store's note about a waiting writer, which keeps out later readers.
 type note struct{ since, ends ending }
 
-// An object is the model of the lock with one name. All of its fields are comparable.
+// An object models the lock with a given name. All of its fields are comparable.
 type object struct {
 	alone   hold
 	readers [len(modelOwners)]ending

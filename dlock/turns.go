@@ -236,7 +236,7 @@ func (q *queue) letPass(s *state) bool {
 }
 
 // tries is called when this client asks for the lock again, and no longer lets others go first.
-// woken says whether a message has woken it.
+// woken reports whether a message woke the lead.
 func (s *state) tries(key lockKey, woken bool) {
 	if cr := s.crowds[key]; cr != nil {
 		cr.vain = !woken && cr.until > 0 && s.now() >= cr.until

@@ -50,8 +50,8 @@ const (
 	longestPoll = time.Second
 )
 
-// queueUp waits in the queue. It returns when the lock was acquired or handed over, when another
-// call of the party has acquired it, or when the call can't go on.
+// queueUp waits in the queue. It returns when the call has the lock, when another call of the party
+// has acquired it, or when the call can't go on.
 func (a *acquisition) queueUp(ctx context.Context) (*hold, error) {
 	if !a.enqueue() {
 		return nil, errAgain
@@ -346,7 +346,7 @@ func (a *acquisition) ring(s *state, now instant) {
 	}
 }
 
-// watch starts the alarm that reports a call that waits for longer than a lease.
+// watch sets the alarm for reporting that a call has waited for longer than a lease.
 func (q *queue) watch(s *state, a *acquisition) {
 	if a.since == 0 {
 		a.since = a.began

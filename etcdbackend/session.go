@@ -243,8 +243,8 @@ func (s *session) release(
 	return c, res, nil
 }
 
-// notHeld returns the result of a release by an owner that holds nothing. key is the key that was
-// found.
+// notHeld returns the result of a release by an owner that holds nothing. key is the key that the
+// release found.
 func (s *session) notHeld(
 	ctx context.Context, a *attempt, key record, keeps bool,
 ) (backend.ReleaseResult, error) {

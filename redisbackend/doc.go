@@ -119,7 +119,7 @@
 //
 // Hooks of the client see single commands and pipelines. If steps share round trips, hooks don't
 // see the context values of a caller: see [WithContextValues]. A hook must send the commands that
-// it is given, not copies, and return the errors that it gets. If it replaced an error by
+// it is given, not copies, and return the errors that it gets. If it replaced an error with
 // redis.Nil, the backend would take that for a null reply of the server, which means that the lock
 // was acquired. A hook may change arguments that are strings. The last argument of a script is not
 // a string, and must stay as it is. It has a String method, and it records when go-redis sends it.

@@ -190,13 +190,13 @@ type state uint8
 const (
 	off state = iota
 
-	// asked means that the server was told to subscribe, and has not confirmed it.
+	// asked means that the server was told to subscribe, but hasn't confirmed it yet.
 	asked
 
 	// on means that the server sends the channel's messages.
 	on
 
-	// leaving means that the server was told to unsubscribe, and has not confirmed it.
+	// leaving means that the server was told to unsubscribe, but hasn't confirmed it yet.
 	leaving
 )
 
@@ -265,7 +265,7 @@ func (s *Subscriber) subscribe(
 }
 
 // add adds a subscription, and returns it with a Go channel for the result. During the pause after
-// a failed connection, it returns an error.
+// a connection has failed, it returns an error.
 func (s *Subscriber) add(
 	name string, located Server, decode Decoder, hear func(string), wake func(Meaning),
 	changed func(error),
@@ -318,8 +318,8 @@ func (s *Subscriber) Listens(name string) bool {
 // returned function to end the watch. If the server counted the channel's listeners during the
 // watch, between least and most of them were connections of this session.
 //
-// The count can be off by one for a while after a connection broke, or a slot of the cluster moved,
-// when only one side has noticed that.
+// The count can be off by one for a while, when only one side has noticed that a connection broke,
+// or that a slot of the cluster moved.
 func (s *Subscriber) Watch(name string) func() (least, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -262,10 +262,10 @@ const drift = 100
 
 // since converts a time on the server's clock, from a message, to our clock. That time can be
 // before or after the observation. The parameter heard is the time when the client got the message.
-// The result is never later than the actual moment, unless the server's clock was set. since
-// returns false if there is no observation. It also returns false if the time in the message is so
-// far after the observation that the server's clock must have been set: it couldn't have advanced
-// that much by the time the client got the message.
+// The result is never later than the actual moment, unless the server's clock was set forward.
+// since returns false if there is no observation. It also returns false if the time in the message
+// is so far after the observation that the server's clock must have been set forward: it couldn't
+// have advanced that much by the time the client got the message.
 //
 // If the server's clock was set back after the observation, the result is earlier than necessary. A
 // clock that was set forward goes unnoticed if the change is smaller than the delays of the

@@ -21,7 +21,7 @@ type strangers struct {
 	// own lists the most recent owners of this client. It is used only for the kinds with untold
 	// set.
 	own []string
-	// next is the index in own that is replaced next.
+	// next is the index of the owner in own that will be replaced next.
 	next int
 }
 

@@ -78,7 +78,8 @@ func (e *evidence) asked(o *op) bool {
 	return false
 }
 
-// leastBlink is the assumed precision of times that a store returns or receives in milliseconds.
+// leastBlink is how far apart two arrivals must be, at least, for their order to be known. Stores
+// return and receive times in milliseconds. See Rules.Blink.
 const leastBlink = 5 * time.Millisecond
 
 // overtaken returns an error if a reader got ahead of a writer that had begun to wait before the

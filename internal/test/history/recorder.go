@@ -70,7 +70,7 @@ type op struct {
 	fixed bool          // the lease isn't renewed
 	held  int           // how many holds the user had on this side of the lock before the call
 	reads int           // the user's number of Reads
-	asked bool          // whether token is known; 0 then means that the hold has none
+	asked bool          // whether token is known; if so, 0 means that the hold has none
 	token uint64
 	given bool // other code acquired the hold; its steps show when
 	gated bool // the call may have waited for other users of its Locker
@@ -151,7 +151,8 @@ func (r *Recorder) ended(o *op, res result, err error) {
 	r.tellOp(o)
 }
 
-// Wipe calls f, which must make the store lose all locks. Wipe records the loss, described by what.
+// Wipe calls f, which must make the store lose all locks. It records the loss, with a description
+// of it.
 func (r *Recorder) Wipe(what string, f func()) {
 	o := r.started(&op{kind: wipe, text: what, user: maxUsers})
 	f()

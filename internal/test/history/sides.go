@@ -193,7 +193,7 @@ func (s *sides) endsRead(o *op) {
 }
 
 // forcesReads reports whether a ForceUnlock of the reading side could have returned the recorded
-// answer. If the call may have ended Reads, forcesReads records that. During a Write, such a call
+// answer. If the call may have ended Reads, forcesReads also records that. During a Write, the call
 // affects only Reads that share a Write of the caller's client.
 func (s *sides) forcesReads(o *op) bool {
 	switch o.result {

@@ -39,7 +39,7 @@ const (
 	other         // another client
 	crashed       // another client that has crashed
 	ours          // a waiter of client A
-	ghost         // an unanswered request of A; A will release the hold in the background
+	ghost         // an unanswered request of A; A will release its hold in the background
 )
 
 // The states of the subscription.
