@@ -13,7 +13,7 @@ type Capabilities struct {
 	Batcher      Batcher
 
 	// Inspector and Lister are for operators. An Inspector names the holders of a lock, and a
-	// Lister lists the locks. Without them, operators can't do either.
+	// Lister lists the locks. Without them, operators can do neither.
 	Inspector Inspector
 	Lister    Lister
 
@@ -37,8 +37,7 @@ type Capabilities struct {
 // Steps describes how a session's steps behave when their context ends.
 type Steps uint8
 
-// These values describe what a step does when its context ends. They determine whether its caller
-// can stop waiting for it.
+// These values also determine whether a caller can stop waiting for a step.
 const (
 	// StepsMayHang means that steps may return long after their context has ended, or never. Each
 	// step is called in a new goroutine, and the caller need not wait for it.

@@ -79,7 +79,7 @@ const (
 // A system creates a contender's lockers in one process, and holds what they share, such as a
 // client.
 type system interface {
-	// locker returns a handle on the named lock. Handles of different parties exclude each other.
+	// locker returns a handle for the named lock. Handles of different parties exclude each other.
 	// Each party has its own state for all of its locks, such as an etcd session.
 	locker(name string, party int) (locker, error)
 
@@ -87,7 +87,7 @@ type system interface {
 	close()
 }
 
-// A locker is a party's handle on a lock. It is used by one goroutine at a time.
+// A locker is a party's handle for a lock. It is used by one goroutine at a time.
 type locker interface {
 	Lock(ctx context.Context) error
 	Unlock() error

@@ -94,8 +94,8 @@ func (x *ledger) lossesOf(name string) (losses []*dlock.Loss) {
 	return losses
 }
 
-// settled returns the errors in the counts. It is called after the client was closed, so all calls
-// and holds must have ended.
+// settled returns what is wrong with the counts. It is called after the client was closed, so all
+// calls and holds must have ended.
 func (x *ledger) settled() (wrong []string) {
 	x.note(func() {
 		wrong = append(wrong, x.wrong...)

@@ -42,8 +42,8 @@ type ending struct{ earliest, latest time.Time }
 
 func (x ending) none() bool { return x == ending{} }
 
-// The type hold models the hold of an owner that excludes all others. If its count is 0, there is
-// no such owner.
+// A hold models the hold of an owner that excludes all others. A count of 0 means that there is
+// none.
 type hold struct {
 	kind  backend.Kind
 	owner string
@@ -55,7 +55,7 @@ type hold struct {
 // A note models the store's note about a waiting writer, which keeps out later readers.
 type note struct{ since, ends ending }
 
-// An object is the model of the lock with one name. All of its fields are comparable.
+// An object models the lock with a given name. All of its fields are comparable.
 type object struct {
 	alone   hold
 	readers [len(modelOwners)]ending
@@ -139,9 +139,8 @@ func (o object) lock() backend.Kind {
 func (o object) free() bool { return o.alone.count == 0 && !o.reads() && !o.works() }
 
 // passing returns the states in which the object may be at the given moment. If strict is set, a
-// hold must have ended if its lease has certainly expired. The exception is a reader's hold: while
-// others read, it may end late, because it keeps out only calls that the other readers' holds keep
-// out, too.
+// hold must have ended if its lease has certainly expired. But a reader's hold may end late while
+// there are other readers, because they keep out the same calls.
 func (o object) passing(t moment, strict bool) []object {
 	all := []object{o}
 	over := func(x, last ending, end func(*object)) {

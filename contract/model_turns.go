@@ -8,8 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The answers of a store that permanently refuses a step about permits. Either the store knows no
-// limit for the semaphore, or the step asks for more permits than the limit.
+// The store gives these answers when a request for permits can never succeed, because it knows no
+// limit for the semaphore, or because the request is for more permits than the limit.
 const noLimit, tooMany = "no limit", "too many"
 
 // works reports whether any owner holds permits.
@@ -195,10 +195,10 @@ func (o object) settle(x ending) object {
 	return o
 }
 
-// moved returns the states that an object may have moved on to, after its expired holds were
-// removed. Some places in line may have expired. The store may have granted the lock to the first
-// in line and, if that grant has expired because the owner was dead, to the next. Or it has not
-// granted the lock yet, because it does so only in the next step.
+// moved returns the states that an object may be in by now. Its expired holds were already removed.
+// Some places in line may have expired. The store may have granted the lock to the first in line
+// and, if that grant expired because the owner was dead, to the next. But some stores grant the
+// lock only in the next step.
 func (o object) moved(t moment, strict bool) (all []object) {
 	for left := range 1 << len(o.line) { // for each set of owners whose places may have expired
 		p, possible, finally := o, true, true
@@ -289,9 +289,9 @@ func (o object) keepPlaces(s modelStep, t moment) outcome {
 	return outcome{text: "holder " + holder, next: o, remaining: t.left(o.alone.ends)}
 }
 
-// applyBeside implements apply for a step about another kind of lock, while owners stand in line
-// for the Fair lock of that name. The store may grant the lock to the first in line, as in a step
-// about a Fair lock, or ignore the line.
+// applyBeside implements apply for a step on another kind of lock, while owners stand in line for
+// the Fair lock of that name. The store may grant the Fair lock to the first in line, as in a step
+// on a Fair lock, or ignore the line.
 func (o object) applyBeside(s modelStep, i int, t moment) (all []outcome) {
 	now := ending{t.before, t.after}
 	var plain []outcome

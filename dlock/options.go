@@ -101,8 +101,8 @@ func WithGoroutineOwners() Option {
 }
 
 // WithCallers makes the client record the file and line of each call that acquires a lock or waits
-// for one. [Client.Holds], [Client.Waits] and the debug page then show where that was. Recording
-// takes about a microsecond per call. The default is off.
+// for one. [Client.Holds], [Client.Waits] and the debug page then show them. Recording takes about
+// a microsecond per call. The default is off.
 func WithCallers() Option {
 	return func(c *Client) error {
 		c.callers = new(callers)
@@ -189,7 +189,7 @@ func Wait(d time.Duration) AcquireOption {
 
 // AtLeast keeps the lock taken for at least d, counted from its acquisition, even if it is unlocked
 // earlier or its holder dies. It is for quick jobs that every replica starts. Without it, a replica
-// whose clock is late would find the lock free and run the job again. For most such jobs
+// whose clock is behind would find the lock free and run the job again. For most such jobs
 // [Client.Once] is better, since it keeps the lock taken only after a success. By default a lock is
 // free as soon as it is unlocked.
 //
@@ -256,7 +256,7 @@ func isNote(text string) bool {
 	})
 }
 
-// options applies opts to o, which has the call's defaults, and checks the result.
+// options applies opts to o, the call's defaults, and checks the result.
 func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions, error) {
 	if len(opts) > 0 {
 		var err error

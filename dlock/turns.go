@@ -68,7 +68,7 @@ func (all *streaks) of(key lockKey) (s streak, known bool) {
 	return s, known
 }
 
-// note remembers a streak. It can forget many older ones to make room.
+// note remembers a streak. To make room, it may forget many older ones.
 func (all *streaks) note(key lockKey, s streak) {
 	if _, known := all.young[key]; !known && len(all.young) >= mostStreaks {
 		all.young, all.old = all.old, all.young
@@ -78,7 +78,7 @@ func (all *streaks) note(key lockKey, s streak) {
 }
 
 // A crowd is the set of other clients that wait for a lock that this client has held. It is
-// forgotten if nothing is heard of it for a while.
+// forgotten after a while without news of it.
 type crowd struct {
 	key   lockKey
 	skip  int     // how many releases this client lets pass
@@ -236,7 +236,7 @@ func (q *queue) letPass(s *state) bool {
 }
 
 // tries is called when this client asks for the lock again, and no longer lets others go first.
-// woken says whether a message has woken it.
+// woken reports whether a message woke the lead.
 func (s *state) tries(key lockKey, woken bool) {
 	if cr := s.crowds[key]; cr != nil {
 		cr.vain = !woken && cr.until > 0 && s.now() >= cr.until
@@ -244,8 +244,8 @@ func (s *state) tries(key lockKey, woken bool) {
 	}
 }
 
-// caughtUp records that this client acquired the lock. The clients that were to go first have had
-// their turns, or missed them.
+// caughtUp records that this client acquired the lock. The clients that this client let go first
+// have had their turns, or missed them.
 func (cl *claim) caughtUp(s *state) {
 	cr := s.crowds[cl.object.key()]
 	if cr == nil {
@@ -265,11 +265,10 @@ func (s *state) dispel(key lockKey) {
 	}
 }
 
-// hear makes the queue's lead look at the lock again when the store reports a release, or at the
-// given time, if no release is reported by then. If the queue isn't subscribed, hear subscribes it,
-// which also makes the lead look. If a look is already scheduled for an earlier time, it stays
-// scheduled for then, so that this client's own releases don't delay the lead. A lead whose call
-// has a short wait looks sooner.
+// hear makes the queue's lead look at the lock again when the store reports a release, but no later
+// than at the given time. A lead whose call has a short wait looks sooner. If the queue isn't
+// subscribed, hear subscribes it, which also makes the lead look. hear never postpones a look, so
+// that this client's own releases don't delay the lead.
 func (q *queue) hear(s *state, until instant) {
 	if q.subscribed == unsubscribed && s.notifies {
 		q.subscribe(s)

@@ -9,9 +9,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// A queue holds the calls of this client that wait for one lock, in order of arrival. One of them
-// is the lead. It asks the store when it is woken, and also polls. The lead is the first call whose
-// Locker isn't locked. A queue and its subscription exist only while a call waits.
+// A queue holds the calls of this client that wait for one lock, in order of arrival. The first
+// call whose Locker isn't locked is the lead. It asks the store when it is woken, and also polls. A
+// queue and its subscription exist only while a call waits.
 type queue struct {
 	object      *object
 	first, last *acquisition
@@ -36,9 +36,9 @@ type queue struct {
 // earlier.
 const shortestWait = 5 * time.Millisecond
 
-// The maximum of the random time that is added to each wait, so that clients that wait for the same
-// moment don't all ask at once. endJitter is for the end of a lease. It is short, since only the
-// lead of each client asks.
+// Each wait is extended by a random time of up to longestJitter, so that clients that wait for the
+// same moment don't all ask at once. A wait for the end of a lease is extended by up to endJitter.
+// That is short, since only the lead of each client asks.
 const (
 	longestJitter = 100 * time.Millisecond
 	endJitter     = 2 * time.Millisecond
@@ -50,8 +50,8 @@ const (
 	longestPoll = time.Second
 )
 
-// queueUp waits in the queue. It returns when the lock was acquired or handed over, when another
-// call of the party has acquired it, or when the call can't go on.
+// queueUp waits in the queue. It returns when the call has the lock, when another call of the party
+// has acquired it, or when the call can't go on.
 func (a *acquisition) queueUp(ctx context.Context) (*hold, error) {
 	if !a.enqueue() {
 		return nil, errAgain
@@ -83,7 +83,7 @@ func (a *acquisition) queueUp(ctx context.Context) (*hold, error) {
 }
 
 // enqueue puts an acquisition at the end of its queue. It returns false if the party has acquired
-// the lock by now, and can re-enter.
+// the lock in the meantime, and so can re-enter.
 func (a *acquisition) enqueue() bool {
 	c := a.client
 	s := c.lock()
@@ -240,17 +240,16 @@ func (q *queue) next(h *hold) *acquisition {
 	return nil
 }
 
-// committed reports whether an acquisition must stay the lead. It has to while its request is under
-// way. It also has to if a request's answer was lost, as long as the store might have granted that
-// request, since no other call would repeat it.
+// committed reports whether an acquisition must stay the lead. It must do so while its request is
+// under way. If the answer to a request was lost, it must do so while the store might have granted
+// that request, since no other call would repeat it.
 func (a *acquisition) committed() bool {
 	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
-// firstIn returns the call that should be the lead, which is never a parked call (one whose Locker
-// is locked). If the first call of the queue is parked, the current lead stays, unless there is
-// none or it is parked too. Then firstIn returns the first call that isn't parked, or nil if all
-// calls are.
+// firstIn returns the call that should be the lead, or nil if all calls are parked. The first call
+// of the queue becomes the lead unless it is parked. If it is, the current lead stays the lead,
+// unless that is parked too. Otherwise firstIn returns the first call that isn't parked.
 func (q *queue) firstIn() *acquisition {
 	switch v := q.first.variable(); {
 	case !q.first.parked():
@@ -347,7 +346,7 @@ func (a *acquisition) ring(s *state, now instant) {
 	}
 }
 
-// watch starts the alarm that reports a call that waits for longer than a lease.
+// watch sets the alarm for reporting that a call has waited for longer than a lease.
 func (q *queue) watch(s *state, a *acquisition) {
 	if a.since == 0 {
 		a.since = a.began
@@ -413,7 +412,7 @@ func (q *queue) dissolve(s *state) {
 	}
 }
 
-// wake wakes the lead that waits for the lock of a claim, so that it tries.
+// wake wakes the lead of the queue for a claim's lock, so that it tries again.
 func (cl *claim) wake(s *state) {
 	if q := cl.queue(s); q != nil {
 		q.wake(s)
@@ -439,8 +438,8 @@ func (h *hold) letPartyJoin(s *state) {
 	}
 }
 
-// joinParties removes from a queue the calls for which isIn returns true, since their parties have
-// acquired the lock, and wakes them.
+// joinParties removes and wakes the calls whose parties have acquired the lock. isIn reports
+// whether a call is one of them.
 func (q *queue) joinParties(s *state, isIn func(*acquisition) bool) {
 	if q == nil {
 		return
@@ -495,7 +494,8 @@ func (a *acquisition) turn() move {
 		return a.wait()
 	}
 	// These flags are cleared before the attempt, never after it, so that any later event counts
-	// for the next attempt. A wake-up for a release before the current hold is stale.
+	// for the next attempt. If a holder in this client is expected to hand the lock over, the
+	// wake-up is stale: it is from a release before that hold.
 	stale, woken := !a.fresh && a.expects(s), q.woken
 	a.fresh, q.woken = false, false
 	if stale {
@@ -637,8 +637,8 @@ func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) i
 	if !s.notifies || q.subscribed == failing || q.subscribed == denied {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
-	// If the lease might end before the look, the lead looks when the lease ends. Otherwise the
-	// lock would stay free until the look.
+	// If the lease might end before the look, the lead looks when the lease ends, so that the lock
+	// doesn't stay free in the meantime.
 	if remaining >= 0 && remaining < wait+min(wait/10, jitter) {
 		wait, jitter = remaining+time.Millisecond, endJitter
 	}

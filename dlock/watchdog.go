@@ -147,8 +147,8 @@ func (cl *claim) nextLook(s *state, sent instant) instant {
 	}
 }
 
-// nextRenewal returns the time of the next renewal, counted from the given time: about a third of
-// the lease later if part is 3, a sixth if it is 6, and so on.
+// nextRenewal returns the time of the first renewal after the given instant. It is about a third of
+// the lease later if part is 3, a sixth if part is 6, and so on.
 func (cl *claim) nextRenewal(s *state, after instant, part time.Duration) instant {
 	most := cl.Lease()
 	if cl.kind.Asserted() {
@@ -182,8 +182,8 @@ func (s *state) renew(batch []*claim, sent instant) {
 	})
 }
 
-// report logs which locks couldn't be renewed, and how much of their leases remains. The
-// requests were sent at the time sent. The log leaves out locks that have ended or will end before
+// report logs which locks couldn't be renewed, and how much of their leases remains. The argument
+// sent is when the requests were sent. The log leaves out locks that have ended or will end before
 // their next renewal. It also leaves out locks that have been logged since the requests were sent,
 // because many renewals fail at once if a store hangs.
 func (f *failures) report(c *Client, of int, sent instant) {
@@ -229,7 +229,8 @@ func (cl *claim) renewalAnswered(
 	case cl.dead, s.closed:
 		// The claim's last release has begun, or the claim was lost. No answer changes that.
 	case cl.kind != kind:
-		// The claim was downgraded. The request was for the write lock, which this client releases.
+		// The claim was downgraded. The request was for the write lock, which this client is
+		// releasing.
 	case isDisplaced(err):
 		cl.foundGone(s)
 	case err != nil:

@@ -17,10 +17,10 @@ import (
 // the writer has given up, a late request fails, since the note's lease no longer exists.
 //
 // Deciding whether a writer or a reader came first doesn't involve comparing the clocks of two
-// machines. Readers and writers state how long they have waited, and the server tells how long ago
+// machines. Readers and writers state how long they have waited, and the server says how long ago
 // the note was written, to within a second. If that isn't precise enough to tell the order, the
 // revisions decide: if the reader's session remembers the revision at which the reader was first
-// kept out, the reader goes before a note that was created after that revision. Otherwise the
+// kept out, the reader needn't wait for a note that was created after that revision. Otherwise the
 // reader waits.
 
 // leaveNote leaves or renews the note of a waiting writer, if the hold that keeps the writer out
@@ -180,8 +180,8 @@ type wait struct {
 	rev   int64 // the revision at which the reader was first kept out; 0 if not known
 }
 
-// find returns the wait of a reader, given how long the reader has waited. It returns the
-// remembered wait if that began about that long ago, or else a new one.
+// find returns the wait of a reader, given how long the reader has waited. If a remembered wait
+// began at about that time, find returns it, or else a new one.
 func (ws *waits) find(id holdID, waited time.Duration) wait {
 	began := time.Now().Add(-waited)
 	ws.mu.Lock()

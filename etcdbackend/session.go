@@ -51,7 +51,7 @@ func check(ctx context.Context, kind backend.Kind) (*kind, error) {
 }
 
 // find returns the key that this session last wrote for a hold, as a guess. If there is none, it
-// reads the key. A guess suffices for a step that is carried out only if the key is still the same.
+// reads the key. A guess suffices for a step that is carried out only if the key is unchanged.
 func (s *session) find(ctx context.Context, a *attempt) (record, error) {
 	if guess := s.holds.guess(a.id); !guess.free() {
 		return guess, nil
@@ -243,8 +243,8 @@ func (s *session) release(
 	return c, res, nil
 }
 
-// notHeld returns the result of a release by an owner that holds nothing. key is the key that was
-// found.
+// notHeld returns the result of a release by an owner that holds nothing. key is the key that the
+// release found.
 func (s *session) notHeld(
 	ctx context.Context, a *attempt, key record, keeps bool,
 ) (backend.ReleaseResult, error) {
@@ -358,16 +358,16 @@ func (s *session) forceWrite(
 	return backend.ForceReleaseResult{Released: true}, nil
 }
 
-// lasts returns how much longer a hold lasts, from the number of seconds that its lease still has.
-// The server rounds that number down, so the result is off by at most half a second. For a hold
-// that still exists, even if only because the server ends it late, the result is more than 0.
+// lasts returns how much longer a hold lasts, given the remaining seconds of its lease. The server
+// rounds these down, so the result is off by at most half a second. The result is always more than
+// 0, since a hold that the server ends late still exists.
 func lasts(left int64) time.Duration {
 	return time.Duration(max(left-spareTTL, 0))*time.Second + time.Second/2
 }
 
 // write changes the key of a hold from one record to another. The key then lasts for at least the
 // lease of the lock, counted from the call. done reports whether write changed the key, and key is
-// the present key. If write didn't change it, and there is no error, the caller tries again with
+// the current key. If write didn't change it, and there is no error, the caller tries again with
 // that key.
 func (s *session) write(
 	ctx context.Context, a *attempt, old, next record,

@@ -14,12 +14,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// waiters holds a session's places in the queues of the sessions that wait for the same locks.
-// While a session is subscribed to a lock, it keeps a key of its own, in addition to the lock's
-// key. When the lock is released, all sessions are notified. The first tries at once. Every other
-// session waits some time for each one ahead of it, and tries only if the lock hasn't been taken by
-// then. So the sessions try one after the other, in order. A session that died while it waited
-// delays the others only by that time.
+// waiters makes the sessions that wait for a lock try in order of arrival. For each of these locks,
+// it holds the session's place in the queue. While a session is subscribed to a lock, it keeps a
+// key of its own, in addition to the lock's key. When the lock is released, all sessions are
+// notified. The first tries at once. Every other session waits some time for each one ahead of it,
+// and tries only if the lock hasn't been taken by then. So the sessions try one after the other, in
+// order. A session that died while it waited delays the others only by that time.
 //
 // The order is only a courtesy. A wrong order costs one needless attempt, or a few milliseconds.
 type waiters struct {
@@ -138,8 +138,8 @@ func (ws *waiters) vacant(name string) (*waiter, []byte) {
 	return w, w.key
 }
 
-// current returns the lease for new keys. If half of the present lease's time has passed, it gets a
-// new lease first.
+// current returns the lease for new keys. If the current lease is more than half over, it gets a
+// new one first.
 func (ws *waiters) current(ctx context.Context) (lease, error) {
 	ws.mu.Lock()
 	l := ws.lease

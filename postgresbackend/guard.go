@@ -22,12 +22,11 @@ type Hold interface {
 }
 
 // Guard makes sure that the caller's transaction has ended before another holder gets the lock.
-// That is exact fencing, without storing a token in any table. If Guard returns nil, other
-// acquisitions of the lock wait until the transaction has ended. They do so even if the hold's
-// lease expires, or if the hold is released early or by force. So the transaction is either
-// committed before the next holder gets the lock, or never. That also holds through a failover,
-// since lock and data are in one log. If Guard returns [ErrLost] or another error, roll the
-// transaction back.
+// This is exact fencing, and needs no token in any table. If Guard returns nil, other acquisitions
+// of the lock wait until the transaction has ended. They do so even if the hold's lease expires, or
+// if the hold is released early or by force. So the transaction is either committed before the next
+// holder gets the lock, or never. That also holds through a failover, since lock and data are in
+// one log. If Guard returns [ErrLost] or another error, roll the transaction back.
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		if err := locks.Guard(ctx, tx, hold); err != nil {
@@ -43,8 +42,8 @@ type Hold interface {
 // rolled back. A prepared transaction is guarded until it ends.
 //
 // A guard doesn't block renewals, re-entries and releases. A long transaction may keep others out
-// for longer than the lease, so set idle_in_transaction_session_timeout. Even if the client loses
-// the hold meanwhile, the commit is correct.
+// for longer than the lease, so set idle_in_transaction_session_timeout. The commit is safe even if
+// the client loses the hold in the meantime.
 //
 // A hold that is released before the commit guards only against other processes. Within this
 // process, the client can hand over a plain lock, a Write or permits without a request to the

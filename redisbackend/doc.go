@@ -119,18 +119,18 @@
 //
 // Hooks of the client see single commands and pipelines. If steps share round trips, hooks don't
 // see the context values of a caller: see [WithContextValues]. A hook must send the commands that
-// it is given, not copies, and return the errors that it gets. If it returned redis.Nil in place of
-// another error, that would count as a null reply of the server, which means that the lock was
-// acquired. A hook may change arguments that are strings. The last argument of a script is not a
-// string, and must stay as it is. It has a String method, and it records when go-redis sends it.
+// it is given, not copies, and return the errors that it gets. If it replaced an error with
+// redis.Nil, the backend would take that for a null reply of the server, which means that the lock
+// was acquired. A hook may change arguments that are strings. The last argument of a script is not
+// a string, and must stay as it is. It has a String method, and it records when go-redis sends it.
 // That tells the backend whether a failed step may have been carried out.
 //
 // # Servers that can't be reached
 //
 // go-redis dials five times before it returns an error, which takes about 0.4 s
 // (Options.DialerRetries). It also writes the error to its own logger, which can be silenced with
-// package logging of go-redis. If a call waits for less than these 0.4 s, its error is "the store
-// has not answered".
+// package logging of go-redis. If a call waits for less than that, its error is "the store has not
+// answered".
 //
 // # TLS
 //
@@ -142,11 +142,11 @@
 // # On the wire
 //
 // The protocol is that of Redisson's RLock. The lock is a hash with one field, and its release is
-// published on a channel. Fenced, read-write and fair locks, and permits, have the data of
-// Redisson's RFencedLock, RReadWriteLock, RFairLock and RPermitExpirableSemaphore, but other
-// scripts. So Java programs with Redisson and Go programs with this package exclude each other, and
-// wake each other's waiters. With a cluster of Redis 7 or later, use [WithShardedPubSub], or tell
-// Redisson not to use sharded channels.
+// published on a channel. Fenced, read-write and fair locks, and permits, are stored like
+// Redisson's RFencedLock, RReadWriteLock, RFairLock and RPermitExpirableSemaphore, but have scripts
+// of their own. So Java programs with Redisson and Go programs with this package exclude each
+// other, and wake each other's waiters. With a cluster of Redis 7 or later, use
+// [WithShardedPubSub], or tell Redisson not to use sharded channels.
 //
 // The user that the client logs in as needs the commands EVAL, EVALSHA, EXISTS, HEXISTS, HINCRBY,
 // HGET, HKEYS, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING. With

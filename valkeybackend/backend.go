@@ -10,7 +10,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// Backend keeps locks in the Valkey that a client is connected to. Use [New] to create one.
+// Backend keeps locks in the Valkey server or cluster that a client is connected to. Use [New] to
+// create one.
 type Backend struct {
 	client  valkey.Client
 	options options

@@ -120,9 +120,9 @@
 // # On the wire
 //
 // The protocol is that of Redisson's RLock. The lock is a hash with one field, and its release is
-// published on a channel. Fenced, read-write and fair locks, and permits, have the data of
-// Redisson's RFencedLock, RReadWriteLock, RFairLock and RPermitExpirableSemaphore, but other
-// scripts. So Java programs with Redisson, Go programs with package
+// published on a channel. Fenced, read-write and fair locks, and permits, are stored like
+// Redisson's RFencedLock, RReadWriteLock, RFairLock and RPermitExpirableSemaphore, but have scripts
+// of their own. So Java programs with Redisson, Go programs with package
 // [github.com/seed951563bd/distsync/redisbackend], and those with this one exclude each other, and
 // wake each other's waiters. With a cluster of Redis 7 or Valkey, use [WithShardedPubSub] in all
 // programs. Or use it in none, and tell Redisson not to use sharded channels.

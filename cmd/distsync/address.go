@@ -159,8 +159,8 @@ func (a *address) option(name string) string {
 }
 
 // dial returns nil once one of the hosts accepts a connection. It fails sooner than the client
-// libraries, which retry, and its errors say more. If config isn't nil, dial also performs a TLS
-// handshake, since etcd's client hides TLS errors.
+// libraries, since they retry, and its errors contain more details. If config isn't nil, dial also
+// performs a TLS handshake, since etcd's client hides TLS errors.
 func (a *address) dial(ctx context.Context, config *tls.Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -197,7 +197,7 @@ func (a *address) dial(ctx context.Context, config *tls.Config) error {
 	return errors.Join(errs...)
 }
 
-// only returns an error if the URL has an option that isn't in names.
+// only allows the given options. It returns an error if the URL has any other option.
 func (a *address) only(names []string) error {
 	q, _ := url.ParseQuery(a.query)
 	for name := range q {

@@ -277,7 +277,7 @@ func (m *membership) rest(d time.Duration) {
 }
 
 // round looks at the members once, acts on what it sees, and returns how long to wait before the
-// next round. It returns an error only if another attempt can't help.
+// next round. It returns an error only if trying again can't help.
 func (m *membership) round() (next time.Duration, err error) {
 	v, err := m.look()
 	switch {
@@ -381,8 +381,7 @@ func (m *membership) say(end context.Context) error {
 }
 
 // giveBack releases m.presence, which is the hold with this member's previous note. If that fails,
-// the hold ends with its lease. Until then other members see two notes of this member, and use the
-// newer one.
+// the hold ends with its lease. Until then, other members see both notes, and use the newer one.
 func (m *membership) giveBack(ctx context.Context) {
 	if err := m.presence.Release(ctx); err != nil && !errors.Is(err, dlock.ErrLost) {
 		m.report("what this member was can't be taken back", err)

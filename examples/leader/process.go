@@ -40,8 +40,8 @@ func campaign(ctx context.Context, store backend.Backend, say func(line)) error 
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	// Run returns an error even if ctx has ended. For a program that was told to end, that isn't a
-	// failure.
+	// Run also returns an error when ctx ends. But then this program was told to end, so it hasn't
+	// failed.
 	return nil
 }
 

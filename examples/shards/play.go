@@ -95,7 +95,8 @@ type watcher struct {
 	drawn   time.Time
 }
 
-// await waits until each of n replicas has an equal number of shards. Meanwhile it draws the table.
+// await waits until there are n replicas with the same number of shards each. Meanwhile it draws
+// the table.
 func (w *watcher) await(ctx context.Context, what string, n int) error {
 	for {
 		owners, err := w.look(ctx)

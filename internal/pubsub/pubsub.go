@@ -19,7 +19,8 @@ type Client interface {
 	// Locate returns the server that serves a channel.
 	Locate(ctx context.Context, channel string) (Server, error)
 
-	// Reload is called when the results of Locate may be out of date. It doesn't wait for a server.
+	// Reload is called when the results of Locate may be out of date. It must return without
+	// waiting for a server.
 	Reload(ctx context.Context)
 
 	// Kind adds a [backend.ErrorKind] to an error of a Conn.
@@ -55,17 +56,18 @@ type Conn interface {
 	Close()
 }
 
-// A Verb is a command about subscriptions. Clients prefix it with s for sharded channels.
+// A Verb is the name of a subscription command. For sharded channels, clients put an s in front of
+// it.
 type Verb string
 
-// The commands about subscriptions.
+// The subscription commands.
 const (
 	Subscribe   Verb = "subscribe"
 	Unsubscribe Verb = "unsubscribe"
 	Ping        Verb = "ping"
 )
 
-// ErrMoved is wrapped by the error for a refused order if a channel has moved to another server.
+// ErrMoved means that an order was refused because one of its channels has moved to another server.
 var ErrMoved = errors.New("another server has the channel")
 
 var (
@@ -172,7 +174,7 @@ type channel struct {
 	server  *server              // nil while its server isn't known
 	state   state                // see become
 	changes int                  // how many times state has changed
-	// watched is the number of watches that have not ended: see Watch.
+	// watched is the number of active watches. See Watch.
 	watched int
 	subs    []*subscription
 	// alone is set if the server refused a command for several channels. Then the channel gets its
@@ -188,13 +190,13 @@ type state uint8
 const (
 	off state = iota
 
-	// asked means that the server was told to subscribe, and has not confirmed it.
+	// asked means that the server was told to subscribe, but hasn't confirmed it yet.
 	asked
 
 	// on means that the server sends the channel's messages.
 	on
 
-	// leaving means that the server was told to unsubscribe, and has not confirmed it.
+	// leaving means that the server was told to unsubscribe, but hasn't confirmed it yet.
 	leaving
 )
 
@@ -228,7 +230,7 @@ func (s *Subscriber) Subscribe(
 
 // Listen is like Subscribe, but passes each message to the function hear. It does so once per
 // message, even if the channel has several listeners, so all of them must pass the same function.
-// The function passed as again is called when messages may have been missed.
+// Listen calls again when messages may have been missed.
 func (s *Subscriber) Listen(
 	ctx context.Context, channel string, hear func(message string), again func(),
 	changed func(broken error),
@@ -263,7 +265,7 @@ func (s *Subscriber) subscribe(
 }
 
 // add adds a subscription, and returns it with a Go channel for the result. During the pause after
-// a failed connection, it returns an error.
+// a connection has failed, it returns an error.
 func (s *Subscriber) add(
 	name string, located Server, decode Decoder, hear func(string), wake func(Meaning),
 	changed func(error),
@@ -312,13 +314,12 @@ func (s *Subscriber) Listens(name string) bool {
 	return ch != nil && len(ch.subs) > 0
 }
 
-// Watch begins to watch whether the session itself listens to a channel. It returns a function that
-// ends the watch, and that must be called. That function returns the least and the greatest number
-// of this session's connections that the server can have counted as listeners to the channel since
-// the call of Watch.
+// Watch begins to watch whether this session listens to a channel. The caller must call the
+// returned function to end the watch. If the server counted the channel's listeners during the
+// watch, between least and most of them were connections of this session.
 //
-// The server's own count can differ by one for a while, when only one side knows that a connection
-// broke or that a slot of the cluster moved.
+// The count can be off by one for a while, when only one side has noticed that a connection broke,
+// or that a slot of the cluster moved.
 func (s *Subscriber) Watch(name string) func() (least, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -398,9 +399,9 @@ func (s *Subscriber) settle(ch *channel) {
 	}
 }
 
-// stands records that the subscription to a channel is now active on the server. It returns
-// functions that wake those of the channel's subscribers whose calls of Subscribe have already
-// returned, since they may have missed messages.
+// stands records that the subscription to a channel is now active on the server. It returns the
+// wake functions of the subscribers that were subscribed before, since they may have missed
+// messages.
 func (s *Subscriber) stands(ch *channel) (wakes []func(Meaning)) {
 	wakes = ch.standing()
 	s.report(ch, nil)
@@ -456,7 +457,7 @@ func (ch *channel) answer(err error) {
 	})
 }
 
-// standing returns functions that wake those subscribers whose calls of Subscribe have already
+// standing returns the wake functions of the subscribers whose calls of Subscribe have already
 // returned.
 func (ch *channel) standing() (wakes []func(Meaning)) {
 	for _, sub := range ch.subs {

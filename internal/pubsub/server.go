@@ -169,7 +169,7 @@ func (s *Subscriber) serve(srv *server, conn Conn) error {
 	}
 }
 
-// next returns the next commands for the server, if any. It marks them as sent already, since the
+// next returns the next commands for the server, if any. It already marks them as sent, since the
 // server may confirm them before Tell returns.
 func (s *Subscriber) next(srv *server) (verb Verb, orders [][]*channel) {
 	s.mu.Lock()

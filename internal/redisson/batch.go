@@ -59,8 +59,8 @@ type acquires struct {
 
 func (b *acquires) fail(i int, err error) { b.answer(i, backend.AcquireResult{}, err) }
 
-// send sends the attempts of a group together. If an attempt fails because of a key that might be
-// something other than a lock, send checks the key. These checks are also sent together.
+// send sends the attempts of a group together. If an attempt is refused, and its key might not be a
+// lock, send checks the key. These checks are also sent together.
 func (b *acquires) send(ctx context.Context, group []int) {
 	group = slices.DeleteFunc(slices.Clone(group), func(index int) bool {
 		err := b.denied.take(b.kinds[index])

@@ -10,9 +10,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A fair lock has the data of Redisson's RFairLock, but uses our own scripts. The data are the hash
-// of a plain lock, a list of the waiting owners, and a sorted set with the time after which each of
-// them is ignored. Another sorted set holds the time at which each of our owners loses its place.
+// A fair lock is stored like Redisson's RFairLock, but our scripts differ from Redisson's. Its keys
+// are the hash of a plain lock, a list of the waiting owners, and a sorted set with the time after
+// which each waiting owner is ignored. Another sorted set holds the time at which each of our
+// owners loses its place.
 //
 // Redisson's scripts wake the first owner in line, which then tries again. Our scripts give the
 // lock to the first owner in line for a short time, if the lock is free at the end of the script
@@ -68,9 +69,9 @@ func clientOf(owner string) string {
 
 const grantsPrefix = "distsync_fair_grants:"
 
-// grants returns the prefix of the names of a lock's grant channels. The rest of such a name
-// identifies a client, which learns on that channel which of its owners was given a lock. With
-// sharded channels, each lock has its own prefix. Otherwise all locks share one.
+// grants returns the prefix of the names of a lock's grant channels. The rest of a name identifies
+// a client. On its channel, a client learns which of its owners was given a lock. With sharded
+// channels, each lock has its own prefix. Otherwise all locks share one.
 func (d Dialect) grants(name string) string {
 	if d.Sharded {
 		return tagged(grantsPrefix, name, ":")
@@ -147,7 +148,7 @@ func (d Dialect) KeepFair(req backend.ReleaseRequest) Call {
 }
 
 // RenewFair renews up to a hundred holds, and uses the lease of the first request for all of them.
-// [ParseRenewals] reads its reply. If the reply says that a hold is gone, that is reliable. An
+// [ParseRenewals] reads its reply. A hold that is gone according to the reply is certainly gone. An
 // error doesn't say which of the holds caused it.
 func (d Dialect) RenewFair(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 5*len(reqs)), []string{millis(reqs[0].Lease)}
@@ -247,8 +248,8 @@ func ParseGranted(message string) (Grant, bool) {
 		Lease: duration(lease)}, true
 }
 
-// An observation pairs a reading of the server's clock with a time on ours. The time on our clock
-// is that of the request, which was sent before the server read its clock.
+// An observation is a reading of the server's clock, together with the time on our clock when the
+// request for the reading was sent.
 type observation struct {
 	sent time.Time // on our clock, monotonic
 	// at is the time on the server's clock. It is zero if there is no observation.
@@ -261,10 +262,10 @@ const drift = 100
 
 // since converts a time on the server's clock, from a message, to our clock. That time can be
 // before or after the observation. The parameter heard is the time when the client got the message.
-// The result is never later than the actual moment, unless the server's clock was set. since
-// returns false if there is no observation. It also returns false if the time in the message is so
-// far after the observation that the server's clock must have been set: it couldn't have advanced
-// that much by the time the client got the message.
+// The result is never later than the actual moment, unless the server's clock was set forward.
+// since returns false if there is no observation. It also returns false if the time in the message
+// is so far after the observation that the server's clock must have been set forward: it couldn't
+// have advanced that much by the time the client got the message.
 //
 // If the server's clock was set back after the observation, the result is earlier than necessary. A
 // clock that was set forward goes unnoticed if the change is smaller than the delays of the

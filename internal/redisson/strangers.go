@@ -10,17 +10,18 @@ import (
 )
 
 // strangers records the clients that held a session's locks recently, and whether each is a client
-// of Redisson. When one of our clients has its turn, it hands the lock over among its own calls for
-// a while, whereas a client of Redisson has the lock only once per turn. To share the lock fairly,
-// a client that hands locks over must therefore know how many of the waiting clients are
+// of Redisson. In its turn, one of our clients may pass the lock from one of its calls to the next
+// for a while, whereas a client of Redisson gets the lock only once per turn. To share the lock
+// fairly, a client that hands locks over must therefore know how many of the waiting clients are
 // Redisson's: see [backend.ReleaseResult]. A client that waits for a lock learns this by asking for
 // the lock's holders from time to time, in the same round trip as an attempt to acquire.
 type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance
-	// own lists the latest owners of this client. It is used for kinds whose field untold is set.
+	// own lists the most recent owners of this client. It is used only for the kinds with untold
+	// set.
 	own []string
-	// next is the index in own that is replaced next.
+	// next is the index of the owner in own that will be replaced next.
 	next int
 }
 
@@ -48,7 +49,7 @@ const (
 	// strangersStay is how long a client is remembered after it was seen holding a lock.
 	strangersStay = 5 * time.Second
 
-	// mostAcquaintances is the largest number of locks in strangers.names.
+	// mostAcquaintances is the maximum number of locks in strangers.names.
 	mostAcquaintances = 256
 
 	// mostOwn is the maximum number of this client's owners that are remembered. A forgotten owner
@@ -83,9 +84,9 @@ func hashedHolder(owner string) (client string, stranger bool) {
 	return clientOf(strings.TrimSuffix(owner, writerSuffix)), redissonOwner.MatchString(owner)
 }
 
-// permitHolder returns a string that identifies the owner of a permit. It takes the permit's id or
-// the owner's [holder], neither of which reveals the client. Redisson's ids are random, so all
-// of Redisson's owners get the same string.
+// permitHolder returns a string that identifies the owner of a permit. The argument is the permit's
+// id or the owner's [holder]. The string doesn't reveal the client. Redisson's ids are random, so
+// all of Redisson's owners get the same string.
 func permitHolder(id string) (holder string, stranger bool) {
 	if ours, _ := isOurs(id); ours || len(id) == holderLen {
 		return id[:holderLen], false

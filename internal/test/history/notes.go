@@ -16,9 +16,8 @@ type note struct {
 	may, must   span          // when the note may exist, and when it must exist
 }
 
-// notes returns the notes that steps left behind in the store. If a writer renews its note, that
-// counts as another note. A step without an answer doesn't count, since it may have acquired the
-// Write.
+// notes returns the notes that steps left behind in the store. A renewed note counts as a new one.
+// A step without an answer doesn't count, since it may have acquired the Write.
 func notes(numbers map[numberKey]*number) (all []*note) {
 	for key, n := range numbers {
 		for _, s := range n.steps {
@@ -79,7 +78,8 @@ func (e *evidence) asked(o *op) bool {
 	return false
 }
 
-// leastBlink is the assumed precision of times that a store returns or receives in milliseconds.
+// leastBlink is how far apart two arrivals must be, at least, for their order to be known. Stores
+// return and receive times in milliseconds. See Rules.Blink.
 const leastBlink = 5 * time.Millisecond
 
 // overtaken returns an error if a reader got ahead of a writer that had begun to wait before the

@@ -70,7 +70,7 @@ type op struct {
 	fixed bool          // the lease isn't renewed
 	held  int           // how many holds the user had on this side of the lock before the call
 	reads int           // the user's number of Reads
-	asked bool          // whether token is known; 0 then means that the hold has none
+	asked bool          // whether token is known; if so, 0 means that the hold has none
 	token uint64
 	given bool // other code acquired the hold; its steps show when
 	gated bool // the call may have waited for other users of its Locker
@@ -100,8 +100,8 @@ type op struct {
 	until    time.Duration // latest time at which the hold ends in the store
 	ghost    bool          // a hold that no user knows of may have existed during the call
 	shaken   bool          // some requests about the hold may not have been answered
-	// murky reports whether an unlock may have reported success wrongly, because it sent no
-	// release, or because a release may have been lost.
+	// murky is set if an unlock may have wrongly reported success, because it sent no release, or
+	// because a release may have been lost.
 	murky   bool
 	joined  bool // a Read that shares its client's hold, or permits that were handed over
 	lent    bool // the shared hold may be a Write
@@ -151,7 +151,8 @@ func (r *Recorder) ended(o *op, res result, err error) {
 	r.tellOp(o)
 }
 
-// Wipe calls f, which makes the store lose all locks, and records that.
+// Wipe calls f, which must make the store lose all locks. It records the loss, with a description
+// of it.
 func (r *Recorder) Wipe(what string, f func()) {
 	o := r.started(&op{kind: wipe, text: what, user: maxUsers})
 	f()
@@ -173,7 +174,7 @@ func tagged(ctx context.Context, ops ...*op) context.Context {
 	return context.WithValue(ctx, opKey{}, ops)
 }
 
-// tag returns the call for which a step on the named lock is made, or nil.
+// tag returns the call to which ctx attributes a step on the named lock, or nil.
 func tag(ctx context.Context, name string) *op {
 	ops, _ := ctx.Value(opKey{}).([]*op)
 	for _, o := range ops {

@@ -7,10 +7,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// sides is the state of a read-write lock. Readers of a client may share one Read in the store, or
-// the client's Write, and send no requests of their own. So every Read that was granted and not
-// released counts as a ghost (see span), which may explain the answers "locked" and "held by
-// another".
+// sides is the state of a read-write lock. The readers of a client may share one Read in the store,
+// or the client's Write, without sending requests of their own. So every Read that was granted and
+// hasn't been released counts as a ghost: it may explain the answers "locked" and "held by
+// another". See span.
 type sides struct {
 	write  state
 	read   [maxUsers + 1]hold // by user, counted from 1
@@ -193,8 +193,8 @@ func (s *sides) endsRead(o *op) {
 }
 
 // forcesReads reports whether a ForceUnlock of the reading side could have returned the recorded
-// answer, and ends the Reads. During a Write, it affects only Reads that share a Write of the
-// caller's client.
+// answer. If the call may have ended Reads, forcesReads also records that. During a Write, the call
+// affects only Reads that share a Write of the caller's client.
 func (s *sides) forcesReads(o *op) bool {
 	switch o.result {
 	case yes:

@@ -17,7 +17,7 @@ type step struct {
 	lease   time.Duration
 	reentry bool
 	waited  time.Duration
-	place   time.Duration // how long a writer's note or a place in line lasts; 0 if neither
+	place   time.Duration // how long a writer's note or place in line lasts; 0 if it has none
 	permits int
 	token   uint64 // fencing token of the acquisition
 	call    time.Duration

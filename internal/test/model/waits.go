@@ -1,7 +1,7 @@
 package main
 
 // Waits is the model of waiting. It covers client A's queue for one name, its subscription, and the
-// ways in which the key becomes free. Holds are simple here, because model Holds models them in
+// ways in which the key becomes free. Holds are simple here, because the model Holds covers them in
 // full. The fields of Waits limit the exploration.
 type Waits struct {
 	Waiters  int
@@ -39,7 +39,7 @@ const (
 	other         // another client
 	crashed       // another client that has crashed
 	ours          // a waiter of client A
-	ghost         // an unanswered request of A; A will release the hold in the background
+	ghost         // an unanswered request of A; A will release its hold in the background
 )
 
 // The states of the subscription.
@@ -55,7 +55,7 @@ const (
 // WaitsState is a state of the model.
 type WaitsState struct {
 	key       uint8
-	told      bool // the key was freed by a release, which the store announces by a message
+	told      bool // the key was freed by a release, and the store sends a message about it
 	sub       uint8
 	restored  bool // the subscription is being restored after a break
 	messages  uint8
@@ -472,8 +472,8 @@ func (m *Waits) held(s *WaitsState, w int) {
 	if m.Mutation == clearedAfterwards {
 		s.woken = false
 	}
-	// There is only one timer, set to the earliest time. The 5 ms still apply if the head lets
-	// others go first, since the answer may predate A's release.
+	// The head has only one timer, set to the earliest time. While it lets others go first, it
+	// still tries again within 5 ms, since this answer may predate A's release.
 	s.soon = s.sitting
 	m.subscribe(s)
 }

@@ -319,7 +319,7 @@ func (t *tap) message(w backend.Wakeup) {
 	}
 }
 
-// lost reports whether a message that is sent now is lost.
+// lost reports whether a message would be lost if it were sent now.
 func (t *tap) lost() bool {
 	t.wire.mu.Lock()
 	defer t.wire.mu.Unlock()

@@ -193,9 +193,9 @@ func redisLeft(s *testservers.Server) (int, error) {
 	return strconv.Atoi(reply)
 }
 
-// quorumStore is a quorum of three servers. Only one server at a time is frozen or restarted. A
-// restarted server has lost its data. It was down for longer than any lease, so no hold depends on
-// that data.
+// quorumStore returns a quorum of three servers. Only one server at a time is frozen or restarted.
+// A restarted server has lost its data. It was down for longer than any lease, so no hold depends
+// on that data.
 func quorumStore(t testservers.TB) *store {
 	const lease = time.Second
 	voters := []*testservers.Server{
@@ -264,8 +264,8 @@ func etcdStore(t testservers.TB) *store {
 	}
 }
 
-// postgresStore is a PostgreSQL server, which keeps committed data after a crash. A loss of its
-// data is simulated: the tables are emptied while no client is connected.
+// postgresStore returns a PostgreSQL server, which keeps committed data after a crash. A loss of
+// its data is simulated: the tables are emptied while no client is connected.
 func postgresStore(t testservers.TB) *store {
 	const lease = time.Second
 	s := testservers.Postgres(t)

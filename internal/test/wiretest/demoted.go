@@ -14,8 +14,8 @@ import (
 )
 
 // Demoted tests a client that keeps its connections to a master when the master becomes a replica
-// of another server. The client's new connections go to the other server, as if they used a host
-// name or a virtual address that has moved. The old master lacks the new master's locks, at least
+// of another server. The client's new connections go to the other server, as they would if a host
+// name or a virtual address had moved to it. The old master lacks the new master's locks, at least
 // for a while, so its answers are wrong. The function connectBackend returns a backend that
 // connects with a dialer.
 func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Server,
