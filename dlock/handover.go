@@ -27,8 +27,8 @@ func (cl *claim) handoverEnd(s *state) instant {
 	return cl.began + s.handover
 }
 
-// passing returns the claim that this client may hand over. It is the claim of an exclusive holder,
-// or the write lock that is lent to readers.
+// passing returns the claim that this client may hand over: the claim of an exclusive holder, or a
+// write lock that is lent to readers.
 func (o *object) passing() *claim {
 	switch {
 	case o == nil:

@@ -12,7 +12,7 @@ import (
 // Hold of several locks works the same way: see [MultiLocker.Acquire].
 //
 // If a Hold and its context are dropped without a Release, the client keeps renewing the lock, and
-// logs the mistake when it notices it.
+// logs the mistake once it is detected.
 type Hold struct {
 	stay
 	inside atomic.Pointer[holdContext] // made at the first call of Context
@@ -117,7 +117,7 @@ func (h *Hold) alreadyGiven() error {
 	return h.locker.wrap("release", ErrNotHeld)
 }
 
-// Lost returns a channel that is closed when the lock is lost or the client is closed. A Release
+// Lost returns a channel that is closed when the lock is lost or the client is closed. Release
 // never closes it. If the store says that it doesn't have the hold, [Hold.Err] reports the loss at
 // once. The client then asks the store who holds the lock, so this channel, like the Done channel
 // of the context, is closed up to a tenth of a second later.

@@ -399,7 +399,7 @@ func atOnce(tasks []func()) {
 	tasks[0]()
 }
 
-// tasks returns the work of a round for the parts of one client, as tasks to be run concurrently.
+// tasks returns the tasks of a round for the parts of one client, which can run concurrently.
 func (r *round) tasks(c *Client, parts []*part) (tasks []func()) {
 	switch {
 	case c.store.Prompt():
@@ -537,8 +537,8 @@ func (t *together) abandon() {
 	}
 }
 
-// releaseParts performs one release of each part's hold, all concurrently, and records the results.
-// If quiet is true, it doesn't report the releases to the traces.
+// releaseParts releases each part's hold once, all concurrently, and records the results. If quiet
+// is true, it doesn't report the releases to the traces.
 func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	var tasks []func()
 	for c, parts := range byClient(parts) {
@@ -588,7 +588,7 @@ func (h *hold) hasSuccessor(c *Client) bool {
 	return h.successor(s) != nil
 }
 
-// releaseApart releases each hold in a request of its own.
+// releaseApart releases each hold in a separate request.
 func (c *Client) releaseApart(ctx context.Context, parts []*part, quiet bool) {
 	var tasks []func()
 	for _, p := range parts {
