@@ -224,7 +224,7 @@ func pass(lk sync.Locker) {
 	defer lk.Unlock()
 }
 
-// wantPanic fails the test if f doesn't panic, and returns the value of the panic.
+// wantPanic fails the test if f doesn't panic, and returns the panic value.
 func (l *lab) wantPanic(what string, f func()) (value any) {
 	l.Helper()
 	defer func() {
@@ -265,8 +265,8 @@ func (l *lab) look(name, owner string) backend.LookResult {
 func (l *lab) wantFree(name, when string) {
 	l.Helper()
 	if l.kind == backend.Fair {
-		// A late KeepPlaces can give a waiter that already holds the lock a place in line again.
-		// The client removes that place at once.
+		// A late KeepPlaces can put a waiter back in line although it already holds the lock. The
+		// client removes it from the line at once.
 		if !l.h.Virtual {
 			l.eventuallyFree(name)
 			return

@@ -528,7 +528,7 @@ func doLost(l *lab) {
 		if !errors.Is(context.Cause(child), dlock.ErrLost) {
 			l.Errorf("the cause of a context made from it is %v", context.Cause(child))
 		}
-		// When the hold of a Do has expired, its context can't be used to lock again.
+		// Once the hold of a Do call has expired, the call's context can't be used to lock again.
 		l.eventuallyFree("a")
 		_, err := p.Locker("a").TryLock(context.WithoutCancel(ctx))
 		l.wantError(err, "TryLock with the context of a Do that is lost", dlock.ErrLost)

@@ -10,8 +10,8 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 )
 
-// fragileCases test a step whose connection breaks, or whose request arrives late. The same rule
-// holds for all of them: a step is carried out at most once, and its error is truthful.
+// fragileCases test steps whose connection breaks or whose request arrives late. One rule applies
+// to all of them: a step is carried out at most once, and its error is truthful.
 var fragileCases = []testCase{
 	fragileCase("acquire", fragileStep{
 		tags: forReaders | forPermits,

@@ -142,8 +142,8 @@ var wholeLeaseCases = []testCase{
 			for _, k := range kinds {
 				a.as(k).releases(k.String(), lease, backend.Freed)
 			}
-			// long enough that a lease counted from the earlier acquisition would be noticeably
-			// shorter, even in the store's unit of time
+			// If the store counted the new leases from the earlier acquisitions, this sleep would
+			// make them visibly shorter, even in the store's unit of time.
 			e.sleep(4 * e.leaseStep())
 			for _, k := range kinds {
 				start := time.Now()
@@ -313,8 +313,8 @@ func (p party) gives(name string, lease time.Duration) error {
 	return err
 }
 
-// reader and writer return an owner with its own session. They skip the case if the store has no
-// read-write locks.
+// reader and writer each return an owner with its own session. They skip the case if the store has
+// no read-write locks.
 func (e *env) reader(owner string) party {
 	e.Helper()
 	e.need(backend.Read, backend.Write)
@@ -635,7 +635,7 @@ var writeCases = []testCase{
 			w.acquires("lock", lease)
 			w.acquires("lock", lease)
 			a.keptOut("lock", term{lease, start})
-			// the Read is refused however long its owner has waited, or will go on waiting
+			// no matter how long its owner has waited, or is going to wait, the Read is refused
 			if res := a.asks("lock", 3*lease, 3*lease); res.Acquired {
 				e.Fatal("a Read was acquired while another writes")
 			}
@@ -794,7 +794,7 @@ func (p party) queues(name string, waited, place time.Duration) {
 }
 
 // barred checks that a Read is refused because of a waiting writer's note. The note must not last
-// longer than the duration given as place.
+// longer than place.
 func (p party) barred(name string, waited, place time.Duration) {
 	p.e.Helper()
 	res := p.asks(name, waited, 0)
@@ -1125,8 +1125,8 @@ var conflictCases = []testCase{
 					if err != nil && !errors.Is(err, backend.ErrConflict) {
 						e.Fatal(err)
 					}
-					// Acquire can be refused without an error, if the lock ends after the refusal
-					// and before the store reads its kind.
+					// Acquire can be refused without an error if the lock expires after the
+					// refusal, but before the store reads the lock's kind.
 					return err == nil && res.Acquired
 				})
 				b.as(p.then).has(name, 1)

@@ -27,8 +27,8 @@ func (cl *claim) handoverEnd(s *state) instant {
 	return cl.began + s.handover
 }
 
-// passing returns the claim that this client may hand over. It is the claim of an exclusive holder,
-// or the write lock that is lent to readers.
+// passing returns the claim that this client may hand over: the claim of an exclusive holder, or a
+// write lock that is lent to readers.
 func (o *object) passing() *claim {
 	switch {
 	case o == nil:
@@ -43,9 +43,9 @@ func (o *object) passing() *claim {
 }
 
 // passesTo reports whether a claim satisfies an acquisition and may be handed to it. A write lock
-// also satisfies an acquisition for reading. But a write lock isn't handed over if its holder has
-// also taken read locks while it held it. Read locks of the new holder would have the same owner
-// string, so the store couldn't tell them from those of the old holder.
+// also satisfies an acquisition for reading. But a write lock isn't handed over if its holder also
+// took read locks while holding it. Read locks of the new holder would have the same owner string,
+// so the store couldn't tell them from those of the old holder.
 func (cl *claim) passesTo(a *acquisition) bool {
 	return cl.kind.Passes() && (a.kind == cl.kind || a.kind.Shared()) &&
 		(cl.more == nil || cl.more.inner == nil && cl.more.many == a.o.permits &&
@@ -66,7 +66,7 @@ func (h *hold) handOn(c *Client) bool {
 	}
 	h.state = released
 	h.count = 0
-	h.endContexts(s, ErrNotHeld) // there are contexts only if fn unlocked more often than it locked
+	h.endContexts(s, ErrNotHeld) // h has contexts only if fn unlocked more often than it locked
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
@@ -204,7 +204,7 @@ func (cl *claim) mayDowngrade(c *Client, read *claim) (sent instant, ok bool) {
 	return sent, true
 }
 
-// downgraded processes the answer to a downgrade's request for a read lock. done says that no
+// downgraded processes the answer to a downgrade's request for a read lock. If done is true, no
 // further request is needed. If the store granted the read lock, downgraded returns a claim for the
 // write lock, which the caller must release.
 func (cl *claim) downgraded(
@@ -283,7 +283,7 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 	h := a.handed
 	a.handed = nil
 	s.unschedule(&a.alarm)
-	a.answered, a.failure = true, nil // counts as an answer: this client itself held the lock
+	a.answered, a.failure = true, nil // the client knew that the lock was held, by itself
 	switch v := a.variable(); {
 	case h.state == forsaken:
 		h.leaveForsaken(s)

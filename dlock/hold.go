@@ -12,7 +12,7 @@ import (
 // Hold of several locks works the same way: see [MultiLocker.Acquire].
 //
 // If a Hold and its context are dropped without a Release, the client keeps renewing the lock, and
-// logs the mistake when it notices it.
+// logs the mistake once it is detected.
 type Hold struct {
 	stay
 	inside atomic.Pointer[holdContext] // made at the first call of Context
@@ -109,7 +109,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	return s.locker.wrap("release", s.hold.releaseWithin(ctx, s.locker.client))
 }
 
-// alreadyGiven is the error of a second Release.
+// alreadyGiven returns the error for a second call of Release.
 func (h *Hold) alreadyGiven() error {
 	if h.several() != nil {
 		return &Error{Op: "release", Name: h.Name(), Err: ErrNotHeld}
@@ -117,7 +117,7 @@ func (h *Hold) alreadyGiven() error {
 	return h.locker.wrap("release", ErrNotHeld)
 }
 
-// Lost returns a channel that is closed when the lock is lost or the client is closed. A Release
+// Lost returns a channel that is closed when the lock is lost or the client is closed. Release
 // never closes it. If the store says that it doesn't have the hold, [Hold.Err] reports the loss at
 // once. The client then asks the store who holds the lock, so this channel, like the Done channel
 // of the context, is closed up to a tenth of a second later.
@@ -161,11 +161,11 @@ func (l *Locker) stateOf(h *hold, given bool) error {
 
 // Until returns the time until which the lock is guaranteed to be held without further renewal, by
 // this process's monotonic clock. To be safe, it is earlier than the end of the lease in the store,
-// by a hundredth of the lease. Each renewal makes it later. A fair lock that the store gave to the
-// first in line is held for one to three seconds at first, whatever lease was asked for. The first
-// renewal, after at most a third of that time, is for the whole lease. Code that must stop while it
-// still has the lock should call Until repeatedly, since after a loss someone else might get the
-// lock earlier.
+// by a hundredth of the lease. Each renewal makes it later. A fair lock that the store granted to
+// the first in line lasts one to three seconds at first, whatever lease was requested. The first
+// renewal, after at most a third of that time, extends it to the whole lease. Code that must stop
+// while it still has the lock should call Until repeatedly, since after a loss someone else might
+// get the lock earlier.
 func (h *Hold) Until() time.Time {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -243,13 +243,13 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 // If the lock was not acquired, the error is an [*Error] whose Op is "do". Otherwise it is fn's
 // error. If the lock was lost while fn ran, or the release failed, an *Error whose Op is "unlock"
 // is joined to it, even if fn returned nil. A loss wraps [ErrLost]. Test for that first, since fn's
-// error may be that of its context. The release takes at most 5 s, and ends by the end of the
+// error may be that of its context. The release takes at most 5 s, but not beyond the end of the
 // lease, whether or not ctx has ended. If fn panics, the error of the release is logged.
 //
 // If fn re-enters the lock with its context and doesn't unlock it again, the lock stays held, since
 // a goroutine that fn started might still need it. Do logs that, unless ctx names an owner. Unlock
 // it with the context that was passed to fn. To find out whether fn ran, use [Locker.TryDo], or
-// record it in fn. The error doesn't show it, since fn might return the same kind of error, from
+// record it in fn. Do's error doesn't show that, since fn might return the same kind of error from
 // another lock.
 func (l *Locker) Do(
 	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,

@@ -53,7 +53,7 @@ func (w *lookout) wake() {
 
 // wait waits until it is time to ask the store again. remaining says how long the state in the
 // store's latest answer will last. It is 0 or less if that is unknown. wait returns false if the
-// call or the client has ended, so that there is no further request.
+// call or the client has ended. Then the caller must not ask again.
 func (w *lookout) wait(ctx context.Context, remaining time.Duration) bool {
 	w.failures.reset()
 	wait, jitter := longestPause(w.client.lease), longestJitter

@@ -180,7 +180,7 @@ func (cl *claim) troubled(s *state, w why) {
 	s.troubles[cl] = w
 }
 
-// foundGone ends a claim that, according to the store, is gone. From now on the claim isn't valid.
+// foundGone ends a claim that, according to the store, is gone. The claim becomes invalid at once.
 // Its holders are notified once the store has said who holds the lock now, or after
 // inquiryPatience.
 func (cl *claim) foundGone(s *state) {
@@ -250,7 +250,7 @@ func (h *hold) newLoss(s *state, w why) *Loss {
 // mostLosses is the number of losses that a client remembers for [Client.Losses].
 const mostLosses = 64
 
-// recordLoss records a loss. It returns the cause with which the hold's contexts end.
+// recordLoss records a loss. It returns the error that becomes the cause of the hold's contexts.
 func (h *hold) recordLoss(s *state, l *Loss) error {
 	h.watched().loss = l
 	s.lostHolds.Add(1)
@@ -265,7 +265,7 @@ func (h *hold) recordLoss(s *state, l *Loss) error {
 	return &Error{Op: "hold", Name: l.Name, Err: l}
 }
 
-// reportLoss logs a loss as a warning, or at level info if a fixed lease has ended.
+// reportLoss logs a loss as a warning, or at info level if a fixed lease has ended.
 func (s *state) reportLoss(l *Loss) {
 	level := slog.LevelWarn
 	if l.Reason == LossLease {

@@ -12,8 +12,8 @@ import (
 // time the store begins to send messages. Check the lock then, since releases might have been
 // missed. The channel is never closed.
 //
-// Messages get lost, and locks can end without a message, so also poll now and then. With a store
-// that sends no messages, the channel never receives a value.
+// Messages can get lost, and locks can end without a message, so also poll now and then. With a
+// store that sends no messages, the channel never receives a value.
 func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
 	mustBeContext(ctx)

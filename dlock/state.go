@@ -104,8 +104,9 @@ func (s *state) later(end func()) { s.ends = append(s.ends, end) }
 // that were given to [state.later].
 func (s *state) trace(tell func(*Client)) { s.tales = append(s.tales, tell) }
 
-// nextOwner returns a unique owner string for an acquisition that isn't a re-entry. Stores split an
-// owner string at its last colon, so the note comes before that colon.
+// nextOwner returns a unique owner string for an acquisition that isn't a re-entry. It contains the
+// caller's note, if any. The note comes before the last colon, since stores split an owner string
+// there.
 func (s *state) nextOwner(note string) string {
 	s.number++
 	owner := make([]byte, 0, 64)

@@ -6,8 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A subscription says whether a queue gets the store's messages about releases of its lock, and
-// since when.
+// A subscription records whether a queue gets the store's messages about releases of its lock, and
+// when that began.
 type subscription struct {
 	subscribed subState
 	cancel     context.CancelFunc   // ends a pending Subscribe call, or nil
@@ -73,8 +73,8 @@ func (q *queue) told(c *Client) {
 	case q.placed:
 		q.lookAtLine(s)
 	case q.releasing > 0:
-		// The message is about this client's own release, or came before the answer to that
-		// release. The answer is more precise, so the lead waits a moment for it.
+		// This client's own release is still unanswered, and the message may be about it. The
+		// answer is more precise, so the lead waits a moment for it.
 		q.heard = true
 		if q.lead != nil {
 			q.hear(s, c.now()+shortestWait)

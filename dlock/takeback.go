@@ -13,8 +13,8 @@ import (
 // which would bring the claim back. So the takeBack goes on until the lease of the latest such
 // request would have expired, and then makes one more release. If the store doesn't answer that
 // one, the takeBack repeats it for a minute, or for a lease if that is longer, and then ends. If a
-// request is carried out even later, nobody can have the lock for the length of a lease, but it
-// never has two holders.
+// request is carried out even later, nobody can acquire the lock for the length of a lease, but the
+// lock never has two holders.
 type takeBack struct {
 	alarm    alarm
 	claim    *claim

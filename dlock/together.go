@@ -17,8 +17,8 @@ import (
 // that lock, it makes the next round, for the other locks.
 //
 // Calls that repeatedly conflict with each other pause between their rounds. The pause is random
-// and grows. If several locks are refused, a call waits for the one whose name comes first. So of
-// all calls that want the same locks, one gets that lock, and the others wait for it.
+// and grows. If several locks are refused, a call waits for the one whose name comes first. So if
+// several calls want the same locks, one gets the first of these locks, and the others wait for it.
 
 // together is the state of a call for several locks.
 type together struct {
@@ -27,7 +27,7 @@ type together struct {
 	tries backoff
 }
 
-// A part is one of the locks that a call wants together, with the call's state for that lock.
+// A part is one of the locks that a call acquires together, with the call's state for that lock.
 type part struct {
 	locker  *Locker
 	who     caller
@@ -136,9 +136,9 @@ func (t *together) watchVariables() {
 	}
 }
 
-// keep makes all locks stay taken for the time that the caller asked for. acquire calls it only
-// once the call holds all locks. Otherwise a lock that the call had to release again would stay
-// taken, even one that the call's owner already held before the call.
+// keep keeps all locks taken for the time that the caller asked for. acquire calls it only once the
+// call holds all locks. If it were called earlier, a lock that the call had to release again would
+// stay taken, even one that the call's owner already held before the call.
 func (t *together) keep() {
 	for _, p := range t.parts {
 		if p.atLeast > 0 {
@@ -147,7 +147,7 @@ func (t *together) keep() {
 	}
 }
 
-// keepFromNow makes the lock of a hold stay taken, and tells the store at once.
+// keepFromNow keeps the lock of a hold taken for d from now on, and tells the store at once.
 func (h *hold) keepFromNow(c *Client, d time.Duration) {
 	s := c.lock()
 	defer c.unlock()
@@ -300,7 +300,7 @@ type round struct {
 	end    time.Time   // the latest end of the round
 }
 
-// bound makes the round end when r.patience has passed, counted from now.
+// bound makes the round end after r.patience.
 func (r *round) bound() {
 	r.end = time.Now().Add(r.patience)
 	r.timer = time.AfterFunc(r.patience, func() { r.cut(errWaited) })
@@ -338,8 +338,8 @@ func (t *together) round(ctx context.Context) *part {
 	return t.refused()
 }
 
-// keptOut reports whether this process knows, without asking the store, that the call can't have
-// all locks. If it returns true, no request has been sent to the store.
+// keptOut reports whether this process knows, without asking the store, that the call can't get all
+// locks. If it returns true, no request has been sent to the store.
 func (t *together) keptOut(ctx context.Context) bool {
 	for _, p := range t.parts {
 		p.err = nil // forget the error of the last round
@@ -399,7 +399,7 @@ func atOnce(tasks []func()) {
 	tasks[0]()
 }
 
-// tasks returns the work of a round for the parts of one client, as tasks to be run concurrently.
+// tasks returns the tasks of a round for the parts of one client, which can run concurrently.
 func (r *round) tasks(c *Client, parts []*part) (tasks []func()) {
 	switch {
 	case c.store.Prompt():
@@ -537,8 +537,8 @@ func (t *together) abandon() {
 	}
 }
 
-// releaseParts performs one release of each part's hold, all concurrently, and records the results.
-// If quiet is true, it doesn't report the releases to the traces.
+// releaseParts releases each part's hold once, all concurrently, and records the results. If quiet
+// is true, it doesn't report the releases to the traces.
 func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	var tasks []func()
 	for c, parts := range byClient(parts) {
@@ -588,7 +588,7 @@ func (h *hold) hasSuccessor(c *Client) bool {
 	return h.successor(s) != nil
 }
 
-// releaseApart releases each hold in a request of its own.
+// releaseApart releases each hold in a separate request.
 func (c *Client) releaseApart(ctx context.Context, parts []*part, quiet bool) {
 	var tasks []func()
 	for _, p := range parts {

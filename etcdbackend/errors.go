@@ -77,25 +77,25 @@ var errLearner = rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)
 func isLearners(err error) bool { return err != nil && errors.Is(rpctypes.Error(err), errLearner) }
 
 // mostLearners is how many times in a row learners can refuse a stream before that counts as a
-// failure. There is a limit, since each retry could reach a learner again: with two members, if the
-// client opens streams and sends other requests alternately, every stream could go to the same
-// member.
+// failure. The number is limited, since each retry could reach a learner again. For example, if
+// there are two members, and the client alternates between streams and other requests, every stream
+// could go to the same member.
 const mostLearners = 16
 
 func isAny(err error, list []error) bool {
 	return slices.ContainsFunc(list, func(e error) bool { return errors.Is(err, e) })
 }
 
-// tooLong reports whether a request or its answer was longer than one of the two sides accepts.
-// gRPC uses the same code for other errors, so the text decides.
+// tooLong reports whether a request or its answer was longer than the client or the server accepts.
+// gRPC uses the same code for other errors, so tooLong looks at the text.
 func tooLong(err error) bool {
 	kinded, ok := errors.AsType[*backend.Error](err)
 	return ok && status.Code(kinded.Err) == codes.ResourceExhausted &&
 		strings.Contains(kinded.Err.Error(), "larger than max")
 }
 
-// notDone returns the error of a step that failed during its preparation. It doesn't matter whether
-// the failed request was carried out. notDone returns nil if err is nil.
+// notDone returns the error of a step that failed during its preparation. The step then changed
+// nothing, even if the failed request was carried out. notDone returns nil if err is nil.
 func notDone(err error) error {
 	switch {
 	case err == nil, backend.KindOf(err) == backend.Refused:

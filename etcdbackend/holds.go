@@ -14,8 +14,9 @@ type holdID struct {
 	role        role
 }
 
-// holds is a session's memory of its holds: the leases that the session granted for them, which
-// must be revoked when the holds are released, and their keys as they were last written.
+// holds records what a session remembers of its holds: the keys of the holds as last written, and
+// the leases that the session granted for them. These leases must be revoked when the holds are
+// released.
 //
 // An entry is dropped when its hold is released. If that never happens, the entry is dropped some
 // time after all its leases have certainly run out.
@@ -129,7 +130,7 @@ func (h *holds) renewed(id holdID, lease, ttl int64, since time.Time) {
 	}
 }
 
-// doubt forgets the key of a hold as this session last wrote it, because the key may differ by now.
+// doubt drops the remembered key of a hold, because the key in the store may differ by now.
 func (h *holds) doubt(id holdID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -148,8 +149,9 @@ func (h *holds) suspect(id holdID, lease int64) {
 	}
 }
 
-// spare returns the lease of a deleted key, and forgets it, if another hold can use that lease.
-// That is so if the session granted the lease, and knows the outcome of every request that used it.
+// spare returns the lease of a deleted key, and forgets it, if another hold can use that lease. To
+// allow that, the session must have granted the lease, and must know the outcome of every request
+// that used it.
 func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

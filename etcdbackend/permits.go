@@ -15,9 +15,10 @@ import (
 // Each holder of permits has its own key, separate from the lock's key. The holder's key stores the
 // number of its permits, and the semaphore's limit. A step that wants permits first counts the
 // acquired ones, or assumes that there are none. It then sends a transaction that takes effect only
-// if no key has been created or changed since then. Otherwise the answer contains the current keys.
+// if that is still true, because no key has been created or changed. Otherwise the answer contains
+// the current keys.
 
-// A stock is a step's knowledge of a semaphore.
+// A stock is what a step knows about a semaphore.
 type stock struct {
 	rev   int64    // the revision of this state
 	mine  record   // the hold of the step's owner
@@ -42,8 +43,8 @@ func (at stock) last() record {
 	return last
 }
 
-// limit returns the semaphore's limit. It is the limit that the call states or, if that is 0, the
-// limit that was stated last.
+// limit returns the semaphore's limit. It is the limit stated in the call or, if that is 0, the one
+// stated most recently.
 func (at stock) limit(asked int) (int, error) {
 	last := at.last()
 	switch {
@@ -160,7 +161,7 @@ func (s *session) hasPermits(name string, others bool) {
 	s.joinAgain(name)
 }
 
-// permits is a subscription's knowledge of a semaphore. Released permits go first to the clients
+// permits is what a subscription knows about a semaphore. Released permits go first to the clients
 // that began to wait earlier, and this client is woken if some are left.
 type permits struct {
 	keys  []byte // prefix of the keys
@@ -222,7 +223,7 @@ func (s *session) whole(ctx context.Context, a *attempt, key record, permits int
 }
 
 // soonest returns the time until the first permits expire. It is negative if that isn't known, or
-// if asking would take many requests. Waiters are notified of the end anyway.
+// if asking would take many requests. Waiters are notified of the expiry anyway.
 func (s *session) soonest(ctx context.Context, holds []record) time.Duration {
 	if len(holds) > mostAsked {
 		return -1

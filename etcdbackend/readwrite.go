@@ -266,8 +266,8 @@ func (s *session) forceReads(
 		if !at.write.free() || len(at.reads) == 0 {
 			return nil, nil
 		}
-		// The reads are deleted only if no key was created or changed after they were read. A new
-		// key might belong to another lock.
+		// The reads are deleted only if no key has been created or changed since the readers were
+		// listed. A new key might belong to another lock.
 		reads := s.store.all(a.id.name, readRole)
 		a.many = len(at.reads) > manyKeys
 		return &change{
@@ -320,8 +320,8 @@ func (s *session) lookAtReads(
 	return res, err
 }
 
-// longest returns the time until all of several holds have ended. It is negative if that isn't
-// known, or if asking would take many requests. Waiters are notified of the end anyway.
+// longest returns the time until the last of the given leases expires. It is negative if that isn't
+// known, or if asking would take many requests. Waiters are notified of the expiry anyway.
 func (s *session) longest(ctx context.Context, leases []int64) time.Duration {
 	if len(leases) > mostAsked {
 		return -1
@@ -333,8 +333,8 @@ func (s *session) longest(ctx context.Context, leases []int64) time.Duration {
 	return left
 }
 
-// last returns the time until all of several holds have ended. It is negative if one of them never
-// ends.
+// last returns the time until the last of the given leases expires. It is negative if a lease is 0,
+// which stands for a hold that never ends.
 func (s *session) last(ctx context.Context, leases []int64) (last time.Duration, err error) {
 	left, err := s.remainingAll(ctx, leases)
 	for i := range left {

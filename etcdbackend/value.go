@@ -21,7 +21,7 @@ const (
 	noteRole  role = "waits" // the note of a waiting writer
 
 	permitRole role = "permits" // a hold of a semaphore's permits
-	// a place in the line for a fair lock; the first can hold the lock
+	// a place in line for a fair lock; the first place can be a hold
 	lineRole role = "line"
 )
 
@@ -35,22 +35,22 @@ func (r role) waits() bool { return r == noteRole || r == lineRole }
 type record struct {
 	owner   string
 	count   int
-	rev     int64 // the revision in which the key was last changed
-	created int64 // the revision in which it was created
+	rev     int64 // the revision at which the key was last changed
+	created int64 // the revision at which it was created
 	lease   int64 // the lease of the key; 0 if it has none, and the hold never ends
 
 	limit int   // for permits: the semaphore's limit, as their owner stated or found it
 	said  int64 // the revision at which limit was stated; 0 if that is rev
 
-	// These are for an owner that lost its place in a line, came back, and was put at the front of
-	// the line. front is its number among the owners that came back together. If the first in line
-	// held the lock at that time, that holder stays first, and behind is the holder's place.
+	// These fields are set if the owner lost its place in line, came back, and was put at the
+	// front. front numbers the owners that came back together. If the first in line held the lock
+	// at that time, it stays first, and behind is its place.
 	front  int
 	behind position
 
-	// These are for a note. waited is how long its owner had waited when the note was last written.
-	// first is how long it had waited when the note was created. since is when the wait began,
-	// which only the owner's session knows.
+	// These fields are for a note. waited is how long its owner had waited when the note was last
+	// written. first is how long it had waited when the note was created. since is when the wait
+	// began, which only the owner's session knows.
 	waited, first time.Duration
 	since         time.Time
 }
@@ -96,8 +96,8 @@ func encode(as role, r record) []byte {
 	return b
 }
 
-// decode reads a key. kv is nil if the key doesn't exist. It rejects a value with another role. It
-// also rejects a value with an unknown field, since that may belong to another kind of lock.
+// decode reads a key. kv is nil if the key doesn't exist. decode rejects a value with another role
+// or an unknown field, since the key may belong to another kind of lock.
 func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	if kv == nil {
 		return record{}, nil

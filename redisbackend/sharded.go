@@ -6,14 +6,13 @@ package redisbackend
 // subscriptions to each master where it waits for a lock. Without it, a session opens only one.
 //
 // All programs that share locks must agree on this option. A client doesn't receive messages of the
-// other kind, so it would learn of such releases only by polling. Redisson from 3.22 on uses
-// sharded channels with a cluster of Redis 7 or later unless it is told otherwise. Without a
-// cluster it doesn't.
+// other kind, so it would learn of such releases only by polling. By default, Redisson 3.22 and
+// later uses sharded channels with a cluster of Redis 7 or later, but not without a cluster.
 //
 // The option needs Redis 7. With an older server, every attempt to lock fails.
 //
-// The user of the client needs the commands SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE instead of those
-// without the S.
+// The client's user needs permission for SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE instead of PUBLISH,
+// SUBSCRIBE and UNSUBSCRIBE.
 func WithShardedPubSub() Option {
 	return func(o *options) { o.sharded = true }
 }

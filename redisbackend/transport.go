@@ -38,8 +38,8 @@ func (t *transport) SendTogether(ctx context.Context, cmds ...redisson.Command) 
 	return replies(all)
 }
 
-// SendApart sends all commands to the server of the first command's key, since a ClusterClient
-// can't find the server of a command without a key.
+// SendApart sends all commands to the server that serves the first command's key, since a
+// ClusterClient can't find the server of a command without a key.
 func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
 	node := t.client
 	if t.cluster != nil {

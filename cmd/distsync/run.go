@@ -142,7 +142,7 @@ func (r *runner) check(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// margin returns how long before the end of the lock the command must be dead. The margin is needed
+// margin returns how long before the lock expires the command must be dead. The margin is needed
 // because killing processes takes time on a busy machine.
 func (r *runner) margin() time.Duration { return min(r.lease/10, time.Second) }
 

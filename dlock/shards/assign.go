@@ -105,8 +105,8 @@ func (o *offers) Pop() any {
 }
 
 // split returns the seat of each shard if the seats 0 to k-1 are taken. Seat 0 begins with all
-// shards. The other seats come one after the other, and each takes its share from the seats with
-// the most shards. So when the last seat is added or removed, no shard moves between the others.
+// shards. The other seats are added one at a time, and each takes its share from the seats with the
+// most shards. So when the last seat is added or removed, no shard moves between the others.
 func split(hashes []uint64, k int) []int {
 	own := make([]int, len(hashes))
 	of := make([][]int, k) // the shards of each seat

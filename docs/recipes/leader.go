@@ -53,7 +53,7 @@ func runOnLeader(
 			select {
 			case <-every:
 			case <-ctx.Done():
-				return nil // Run campaigns again, unless its own context has ended
+				return nil // Run starts a new campaign, unless its own context has ended
 			}
 			if err := send(ctx); err != nil {
 				return err // Run resigns, and returns this error unless leadership was lost

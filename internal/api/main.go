@@ -14,9 +14,9 @@
 // announces the change to users.
 //
 // The check ignores packages that programs can't or don't import: commands and examples, internal
-// folders, bench, docs, and the modules of the tests. It covers contract and contract/faults.
-// Still, a later contract may demand more of a store than an earlier one, since that is its
-// purpose.
+// folders, bench, docs, and the modules of the tests. It covers contract and contract/faults. But
+// later versions of contract may demand more of a store than earlier ones, since that is the
+// purpose of the package.
 package main
 
 import (

@@ -29,8 +29,8 @@ func Inspect(name string) Call {
 	return Call{inspectScript, keys, []string{strconv.Itoa(backend.MostHolders)}}
 }
 
-// These are the script's words for the kind of a lock. For a read-write lock, the script returns
-// the word for its mode.
+// These strings stand for kinds of locks in the script's reply. For a read-write lock, the reply
+// contains the lock's mode instead.
 const (
 	nothing    = ""
 	plainLock  = "lock"
@@ -161,8 +161,8 @@ func (f Found) permits() (all []backend.Holder) {
 	return all
 }
 
-// certain reports whether f is certainly a held lock, and not data that looks like one. Such data
-// has no expiry, or members that aren't ids of permits.
+// certain reports whether f is certainly a held lock, rather than other data that looks like one.
+// Such other data has no expiry, or has members that aren't ids of permits.
 func (f Found) certain() bool {
 	for _, h := range f.holders {
 		if f.what == permitsOut && len(h.owner) != idLen && len(h.owner) != hex.EncodedLen(idLen) ||
@@ -173,8 +173,8 @@ func (f Found) certain() bool {
 	return len(f.holders) > 0
 }
 
-// outside is the inverse of inside: it returns the name of an owner, given the field that stands
-// for that owner in a read-write lock. For one of Redisson's owners, the field is the owner's name.
+// outside is the inverse of inside: it converts an owner's field in a read-write lock to the
+// owner's name. A field that Redisson wrote is already the owner's name.
 func outside(field string) string {
 	colon := strings.LastIndexByte(field, ':')
 	number := field[colon+1:]
@@ -218,8 +218,8 @@ const (
 	// minPage is the minimum number of keys that a server scans for one page of a list.
 	minPage = 10
 
-	// maxPage is the maximum number of these keys. The server does nothing else while it scans
-	// them.
+	// maxPage is the maximum number of keys scanned for one page. The server does nothing else
+	// during the scan.
 	maxPage = 500
 
 	// maxCandidates is the maximum number of names that are inspected in one pipeline. It bounds

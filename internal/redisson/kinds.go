@@ -41,8 +41,8 @@ type kind struct {
 	holder  func(owner string) (client string, stranger bool)
 	untold  bool
 
-	// line reports whether waiters stand in a line in the store: see turns. A kind with a line has
-	// no channel for releases.
+	// line reports whether the store keeps a line of waiters: see turns. A kind with a line has no
+	// channel for releases.
 	line bool
 
 	release  func(Dialect, backend.ReleaseRequest) Call

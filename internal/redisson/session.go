@@ -91,7 +91,7 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name, owner stri
 	return k, nil
 }
 
-// more is the reply of a fair lock's script that has done part of its clean-up, but hasn't begun
+// more is what a fair lock's script replies if it has done part of its clean-up, but hasn't begun
 // the step itself. The script must then be sent again.
 const more = "more"
 
@@ -386,8 +386,7 @@ func (s *session) Subscribe(
 
 // probe returns an error if the server is too old for the dialect. It is called before an
 // acquisition, since the script of a release would fail only after it has freed the lock. In a
-// cluster, it doesn't matter which server probe asks. After the first good answer, probe doesn't
-// ask again.
+// cluster, probe may ask any server. Once it has succeeded, it doesn't ask again.
 func (s *session) probe(ctx context.Context) error {
 	if !s.Dialect.Sharded || s.probed.Load() {
 		return nil

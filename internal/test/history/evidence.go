@@ -15,13 +15,14 @@ type number struct {
 	steps   []*step         // sorted by start time
 	granted time.Duration   // earliest time at which the store may have granted the lock
 	handed  []time.Duration // when users of its client handed the hold over
-	until   time.Duration   // until when the store may have the hold, unless it is released
+	until   time.Duration   // latest time at which the store may have the hold, if not released
 	ghosts  []span
 	shaken  bool // whether the hold's state in the store may differ from what calls returned
 }
 
-// A span is an interval of time. In the spans called ghosts, the store may have a number's hold
-// although the results of the calls don't show it. For example, a reply was lost or came late.
+// A span is an interval of time. Spans called ghosts are those in which the store may have a
+// number's hold although the results of the calls don't show it, for example because a reply was
+// lost or came late.
 type span struct{ from, to time.Duration }
 
 // A numberKey identifies a number.
@@ -198,7 +199,7 @@ func (n *number) stoodAgain() bool {
 
 // tookBack reports whether the client of call o released the hold that the attempt acquired, and
 // had another hold that it could share or hand over. If so, the call may have returned the other
-// hold. Then the client never got the reply to the attempt, or the call was handed the other hold
+// hold: either the client never got the reply to the attempt, or the call was handed the other hold
 // during the attempt.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
@@ -235,9 +236,9 @@ func (e *evidence) lastAttempt(o *op) (last *step) {
 	return last
 }
 
-// follow determines which numbers users of a client handed over to each other. A handover needs no
-// step. So from one user's unlock until the next step for the number, some user has the hold, but
-// it isn't known which.
+// follow determines which numbers were handed over between users of a client. A handover isn't
+// recorded as a step, so after a user's unlock, it isn't known who has the hold until the next step
+// for the number.
 func (e *evidence) follow(ops []*op) {
 	type place struct {
 		name  string
@@ -263,7 +264,7 @@ func (e *evidence) follow(ops []*op) {
 			o.number = clients[client]
 			users[user] = o.number
 		case o.kind == unlock && o.result == yes && several(o.side):
-			// without a release, others still share the hold or the permits were handed over
+			// if no release was sent, others still share the hold, or were handed the permits
 			o.murky = !e.releases(o)
 		case o.kind == unlock && o.result == yes:
 			switch n := users[user]; {
@@ -279,8 +280,8 @@ func (e *evidence) follow(ops []*op) {
 	}
 }
 
-// passing returns the attempts that acquired holds their calls released or handed over before
-// returning. They are sorted by the time of their replies.
+// passing returns the attempts whose holds were released or handed over before their calls
+// returned. The attempts are sorted by the time of their replies.
 func (e *evidence) passing(ops []*op) (all []*step) {
 	for _, o := range ops {
 		for _, s := range e.attempts[o] {
@@ -307,7 +308,7 @@ func (n *number) releasedIn(o *op) bool {
 	})
 }
 
-// releases reports whether call o sent a release of any number of its lock.
+// releases reports whether call o sent a release for any of its lock's numbers.
 func (e *evidence) releases(o *op) bool {
 	for key, n := range e.numbers {
 		if key.name == o.name && slices.ContainsFunc(n.steps, func(s *step) bool {
@@ -320,8 +321,8 @@ func (e *evidence) releases(o *op) bool {
 	return false
 }
 
-// struckBefore returns a function for a call o that was handed the number's hold. The function
-// reports whether an op is a forced unlock or a wipe that may have ended that hold before o
+// struckBefore is used for a call o that was handed the number's hold. It returns a function that
+// reports whether an op is a forced unlock or a wipe that may have ended the hold before o
 // returned.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
@@ -346,8 +347,8 @@ func (n *number) seen(from, to time.Duration) time.Duration {
 	return last
 }
 
-// driftShare determines how much of a lease a client leaves unused, namely 1/driftShare of it,
-// because clocks may run at different speeds.
+// driftShare determines how much of a lease a client leaves unused: 1/driftShare of it, because
+// clocks may run at different speeds.
 const driftShare = 100
 
 // acquisition records what the attempts of an acquiring call reveal about it.
@@ -405,9 +406,9 @@ func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 	return at
 }
 
-// join records what a call holds if it acquired nothing itself. A Read shares its client's hold for
-// reading or for writing. Permits were handed over to the call. If the client has several holds, it
-// isn't known which one the call got.
+// join records what a call holds if it acquired nothing itself: either it is a Read that shares its
+// client's hold for reading or for writing, or permits were handed over to it. If the client has
+// several such holds, it isn't known which one the call got.
 func (e *evidence) join(o *op, ops []*op) {
 	o.granted = o.call
 	if o.result != yes {
@@ -486,8 +487,8 @@ func (e *evidence) resolve(key numberKey, n *number) {
 		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
 			// Record a ghost even if the request was answered: a Read may be shared, permits are
 			// counted separately, and an owner in line may be granted the lock without a request.
-			// In these three cases, an answered request doesn't by itself make n.shaken true, since
-			// repeating it adds no hold.
+			// In these three cases, an answered request alone doesn't set n.shaken, because
+			// repeating the request doesn't add another hold.
 			n.shaken = n.shaken || s.open() && !lines ||
 				!several(s.side) && !lines && !s.passes() || n.releasedBefore(s.ret)
 			gone := forever
@@ -519,7 +520,7 @@ func (e *evidence) over(n *number) (until time.Duration) {
 }
 
 // releasedBefore reports whether the last release of the number had begun before the given time.
-// For kinds with one holder, it ignores a release without an answer, because that may have released
+// For kinds with one holder, it ignores an unanswered release, because the owner may have released
 // only a re-entry.
 func (n *number) releasedBefore(at time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {

@@ -80,8 +80,8 @@ func (m *Shares) passOn(s SharesState, p int, do sharesEmitter) {
 	}
 }
 
-// inherit gives a write to another writer. If the store might have granted one of that writer's own
-// attempts, the client releases the claim of these attempts in the background.
+// inherit gives a write to another writer. If the store may already have granted the other writer a
+// claim of its own, the client releases that claim in the background.
 func (m *Shares) inherit(s *SharesState, n uint8, to int) {
 	if q := &s.parties[to]; q.at == waiting {
 		m.retire(s, q.number, writes, s.claims[q.number][writes].unsure > 0)

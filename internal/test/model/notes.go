@@ -8,10 +8,10 @@ import "fmt"
 // Subscriptions exist from the start: model Waits covers how they begin and end. No hold is lost.
 // The fields of Notes limit what is explored.
 //
-// There is no clock. Instead, arrivals are numbered. An attempt tells the store how long the party
-// has waited. The store subtracts that from the time of its own clock to get the party's time of
-// arrival. So if an attempt is late, the party seems to arrive later than it did. A hold or note
-// may end at any time, unless its owner is still renewing it.
+// The model has no clock. It numbers the arrivals instead. A real attempt tells the store how long
+// the party has waited, and the store subtracts that from its own time to get the time of arrival.
+// So if an attempt is late, the party seems to arrive later than it did. A hold or note may end at
+// any time, unless its owner is still renewing it.
 type Notes struct {
 	// Clients lists the parties of each client, with one letter per party. R reads. T reads, but
 	// tries only once, outside the queue. W writes. D writes, and can also read during its write,

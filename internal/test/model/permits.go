@@ -27,8 +27,8 @@ const maxHolders = 3
 // had is what the store records for a party: its permits, and their remaining time.
 type had struct{ permits, left uint8 }
 
-// PermitsState is a state of the model. Its requests and calls are as in model Line. The number of
-// a request is the index of a party.
+// PermitsState is a state of the model. Its requests and calls are as in model Line. A request's
+// number is the index of its party.
 type PermitsState struct {
 	out      [maxHolders]had
 	calls    [maxHolders]call

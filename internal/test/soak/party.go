@@ -170,5 +170,5 @@ func (p *party) close() {
 // next returns a number that is unique among all processes.
 func (p *party) next() uint64 { return p.Number<<40 | p.last.Add(1) }
 
-// cell returns the cell that the lock of that name guards.
+// cell returns the cell guarded by the named lock.
 func (p *party) cell(name string) *atomic.Uint64 { return &p.cells[slices.Index(p.Names, name)] }
