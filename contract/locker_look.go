@@ -82,8 +82,8 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	return info
 }
 
-// wantHolder asks the holder's own process, has, and the askers who holds the lock. It fails the
-// test unless all of them report only h, with the given count.
+// wantHolder fails the test unless h is the only holder of its lock, with the given count. It asks
+// the holder's own process, which is has, and the askers.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {

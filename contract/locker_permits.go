@@ -956,7 +956,7 @@ func permitsLate(l *lab) {
 		if err == nil {
 			l.Fatalf("%s without an answer: no error", name)
 		}
-		// The late acquisition arrives after the client has asked the store to release that hold.
+		// The late acquisition arrives after the client has asked the store to take it back.
 		l.eventually("it is taken back", func() bool {
 			return p.count(which{kind: releaseStep, name: name}) >= 2
 		})

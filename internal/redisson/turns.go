@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// turns holds the fair locks for which a call of the session waits, or waited a moment ago.
+// turns holds the fair locks that calls of the session wait for, or recently waited for.
 type turns struct {
 	// mu guards the fields below. It is not held during a request or a callback.
 	mu    sync.Mutex
@@ -48,9 +48,8 @@ const (
 	lingers = 10 * time.Second
 
 	// tooNew is how old an observation of the server's clock must be before a newer one replaces
-	// it. Because of this delay, the observation that is used for a grant usually predates the
-	// grant, even if the message about the grant is late. But an observation made after the grant
-	// also works: see observation.since.
+	// it. So when the message about a grant arrives, even if late, the stored observation is
+	// usually older than the grant. But a newer observation also works: see observation.since.
 	tooNew = 500 * time.Millisecond
 )
 
@@ -181,8 +180,8 @@ func (s *session) listenInLine(
 	return h, nil
 }
 
-// hearOf listens on the grant channels of the owners' clients, on which the clients learn that an
-// owner was given the lock. If the lock has no subscribers, hearOf only records the clients.
+// hearOf listens on the grant channels of the owners' clients. A message on such a channel says
+// that an owner was given the lock. If the lock has no subscribers, hearOf only records the clients.
 func (s *session) hearOf(ctx context.Context, name string, owners ...string) error {
 	for _, client := range s.turns.unheard(name, s.Dialect.grants(name), owners) {
 		if err := s.hear(ctx, name, client); err != nil {

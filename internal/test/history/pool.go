@@ -182,5 +182,5 @@ func (e *evidence) numbersOut(ops []*op) {
 	}
 }
 
-// permits returns how many permits each step with this number asks for.
+// permits returns the number of permits that each of these steps asks for.
 func (n *number) permits() int { return n.steps[0].permits }
