@@ -106,9 +106,8 @@ func kindOf(code string) backend.ErrorKind {
 	}
 	switch code[:min(2, len(code))] {
 	case "28", "3D", "42", "22", "54", "0A":
-		// The classes of these errors are, in this order: invalid authorization, no such database,
-		// missing rights or unknown names, invalid data, a limit exceeded, and an unsupported
-		// feature.
+		// These classes are, in this order: invalid authorization, no such database, missing
+		// privileges or unknown names, invalid data, limit exceeded, and unsupported feature.
 		return backend.Refused
 	}
 	return backend.Retry

@@ -23,7 +23,7 @@ type Line struct {
 	Short    uint8  // the lease of a grant, in ticks
 	Lease    uint8
 	Fixed    uint8 // the fixed lease of the first call; 0 means it has none
-	Depth    uint8 // how deep calls re-enter; 0 means not at all
+	Depth    uint8 // how deeply calls re-enter; 0 means not at all
 	Lapses   uint8 // how many times a waiting call loses its place
 	Doubles  uint8 // the number of messages that arrive twice
 	Forces   uint8 // how many times ForceUnlock is sent
@@ -52,8 +52,7 @@ const keeping = force + 1
 
 const kept = renewedNot + 1
 
-// A call is what the model records of one call of Lock. Its index in LineState is the call's
-// number.
+// A call is the model's record of one call to Lock. Its index in LineState is the call's number.
 type call struct {
 	at    uint8
 	stood bool  // its client knows that the call had a place

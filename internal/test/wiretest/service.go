@@ -104,7 +104,7 @@ func (s *Service) Met() int {
 	return s.met
 }
 
-// Recover makes the node list the other nodes again.
+// Recover makes the proxy return the node's real list of nodes again.
 func (s *Service) Recover() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,7 +244,7 @@ const declaredOnly = `local declared, real = {}, redis; ` +
 	`local redis = {call = function(...) look(...); return real.call(...); end, ` +
 	`pcall = function(...) look(...); return real.pcall(...); end}; `
 
-// rewrite returns a request in the form in which it is sent to the server.
+// rewrite returns a request as the proxy sends it to the server.
 func (s *Service) rewrite(verb string, words []string) []string {
 	if !s.Declared || verb != "EVAL" && verb != "EVALSHA" {
 		return words
