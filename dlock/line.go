@@ -126,7 +126,7 @@ func (q *queue) keepPlaces(c *Client, claims []*claim) {
 func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
 
 // patience returns how long to wait for the answer to a look. If that answer is lost, the next look
-// still renews the places in time, unless it takes about 2 s to get an answer.
+// still renews the places in time, unless a round trip takes about 2 s.
 func (q *queue) patience() time.Duration { return max(keepInterval, 2*q.trip) }
 
 // took records the time that an answer took. If there was no answer, the parameter late says
@@ -341,8 +341,8 @@ func (o *object) leavePlaces(s *state, v *variable) {
 	}
 }
 
-// returnPlaces is called after a Locker has been unlocked. It puts those of the Locker's plain
-// calls that have no place back in line.
+// returnPlaces is called after a Locker has been unlocked. It makes the Locker's plain calls
+// that have no place in line ask the store for one.
 func (q *queue) returnPlaces(v *variable) {
 	for a := q.first; a != nil; a = a.next {
 		if a.variable() == v && (a.h == nil || !a.h.claim.noted) && !a.trying {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A row is one entry of a table, or of a list in the JSON, that a search can match.
+// A row is an entry that a search can match, in a table or in a list of the JSON output.
 type row interface{ words() []string } // the texts that a search looks at
 
 func (l loss) words() []string   { return []string{l.Name, l.Kind, l.Holder, l.Reason, l.By} }
