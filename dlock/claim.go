@@ -58,7 +58,7 @@ type claim struct {
 	owner  string // in the store
 
 	// Client.mu guards the fields below. Only the method [protocol.Promise.Until] may be called
-	// while it isn't held.
+	// without it.
 	protocol.Promise
 	began   instant // when the granted request was sent
 	alarm   alarm

@@ -11,7 +11,7 @@ import (
 )
 
 // Each call that waits for a fair lock has its own place in a line in the store. The store gives
-// the lock to the first in line, and notifies its client. So a client's waiting calls don't have a
+// the lock to the first call in line, and notifies its client. So a client's waiting calls have no
 // leader, and don't hand the lock over among themselves. A place expires unless it is renewed. With
 // a single request, called a look, the client renews the places of all its calls that wait for the
 // lock. The answer to a look also says who holds the lock.
@@ -210,8 +210,8 @@ func (q *queue) nextKeep(s *state, remaining time.Duration) instant {
 	return s.now() + max(wait, shortestWait)
 }
 
-// reportFailure occasionally logs that looks at a line fail. It logs nothing if all waiting calls
-// have bounded waits, since these return the error.
+// reportFailure occasionally logs that looks at a line fail. It logs nothing if every waiting call
+// has a time limit, since such calls return the error.
 func (q *queue) reportFailure(s *state, err error) {
 	now := s.now()
 	if now < q.report || s.closed {

@@ -36,7 +36,7 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// unconnected adds the kind to an error that occurred before a connection was established.
+// unconnected adds a kind to an error that occurred before a connection was established.
 func unconnected(err error) error {
 	kind := backend.Retry
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -48,7 +48,7 @@ func unconnected(err error) error {
 	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// failed adds the kind to the error of a statement. Severity ERROR means that everything was rolled
+// failed adds a kind to the error of a statement. Severity ERROR means that everything was rolled
 // back. After any other error, or if the connection breaks, the statement may have been committed.
 func failed(err error) error {
 	kind := backend.Unknown

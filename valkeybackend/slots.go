@@ -29,8 +29,8 @@ func newSlots(client valkey.Client) *slots {
 	return &slots{client: client, asking: make(chan struct{}, 1)}
 }
 
-// owners holds the addresses of the masters. The field asked is when the cluster was asked for
-// these addresses.
+// owners holds the addresses of the masters. The field asked is the time of the request for these
+// addresses.
 type owners struct {
 	asked  time.Time
 	bySlot [redisson.Slots]string // empty if the slot has no master

@@ -26,7 +26,7 @@ type turns struct {
 type line struct {
 	seen     observation // the last observation of the server's clock
 	hearings map[*hearing]bool
-	// grants holds the subscriptions to grant channels, by the name of the channel.
+	// grants holds the subscriptions to grant channels, by channel name.
 	grants map[string]backend.Subscription
 	// turns holds the subscriptions to turn channels, by owner: see turnChannel.
 	turns  map[string]backend.Subscription
@@ -202,9 +202,9 @@ func (s *session) hear(ctx context.Context, name, client string) error {
 	return err
 }
 
-// hearTurns listens on the channels on which Redisson tells owners in line to try again. If it
-// begins to listen on any of them, it returns true. The caller must then try again, since it may
-// have missed earlier messages. If hearTurns can't listen, the owners poll.
+// hearTurns subscribes to the channels on which Redisson tells owners in line to try again. It
+// returns true if there is any new subscription. The caller must then try again, since it may have
+// missed earlier messages. Owners whose channels can't be subscribed to poll instead.
 func (s *session) hearTurns(ctx context.Context, name string, owners ...string) bool {
 	var running sync.WaitGroup
 	var begun atomic.Bool
@@ -222,8 +222,7 @@ func (s *session) hearTurns(ctx context.Context, name string, owners ...string) 
 	return begun.Load()
 }
 
-// granted reads a message saying that a lock was given to an owner, and notifies the lock's
-// subscribers.
+// granted handles a message that a lock was given to an owner. It notifies the lock's subscribers.
 func (s *session) granted(message string) {
 	heard := time.Now()
 	g, ok := ParseGranted(message)

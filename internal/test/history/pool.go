@@ -82,8 +82,8 @@ func (p *pool) acquires(o *op) bool {
 	return ok
 }
 
-// leaves reports whether the number of available permits that call o returned may have been
-// correct.
+// leaves reports whether call o, which asks how many permits are available, may have returned the
+// correct number.
 func (p *pool) leaves(o *op) bool {
 	switch o.result {
 	case yes:
