@@ -4,11 +4,11 @@ import "slices"
 
 // Line is the model of a fair lock. Calls wait in a line in the store. The store grants the lock
 // to the first call in line, for a short time, and notifies the client of that call. A client
-// refreshes the places of all its calls with one request. Each call has its own owner string, represented by the
-// call's number. A rival, whose steps take no time, competes with the clients. The release of a
-// call's hold, which also gives up its place, is a single step that takes no time either. That is
-// accurate enough, because the client repeats the release, and the release doesn't affect other
-// calls. The fields of Line limit the exploration.
+// refreshes the places of all its calls with one request. Each call has its own owner string,
+// represented by the call's number. A rival, whose steps take no time, competes with the clients.
+// The release of a call's hold, which also gives up its place, is a single step that takes no time
+// either. That is accurate enough, because the client repeats the release, and the release doesn't
+// affect other calls. The fields of Line limit the exploration.
 //
 // Holds expire as in model Holds. Places don't have a timer: once its call no longer waits, a place
 // can end at any time. A message carries the remaining time of the granted hold. Model Clocks shows
