@@ -989,8 +989,8 @@ func permitsTwice(l *lab) {
 	s := p.Semaphore("a", 4)
 	h := l.permits(s, 2)
 	l.takePermits("a", "other:1", 2, 4, l.longLease())
-	// The next waiter's first attempt succeeds, but its answer comes only after the waiter got
-	// permits by a hand-over.
+	// The next waiter's first attempt succeeds, but the answer comes only after the waiter was
+	// handed permits.
 	open := make(chan struct{})
 	r := p.next(1, which{kind: acquireStep, name: "a"}, hangs(open))
 	got := make(chan *dlock.Hold, 2)

@@ -22,9 +22,9 @@ type hold struct {
 	offered     bool          // offered to a call that hasn't accepted it; it can't be unlocked yet
 	told        bool          // whether its end must be reported to the traces
 	site        site          // the place that acquired it
-	count       int32         // unlocks left until its end; the store's count may differ
+	count       int32         // unlocks left until it ends; the store's count may differ
 	renewedFrom int32         // the hold is renewed while count is at least this; 0: never
-	later       time.Duration // how much later than its claim the hold began
+	later       time.Duration // how long after its claim the hold began
 	watchers    *watchers     // nil if nothing waits for its end
 }
 

@@ -400,8 +400,8 @@ func (ls *leases) settle() {
 	<-settled
 }
 
-// revokeAll revokes the leases of a closed session. Since a lease may last for hours, it keeps
-// trying for up to longestGrant. Close doesn't wait for it.
+// revokeAll revokes the leases of a closed session. Since these may last for hours, revokeAll
+// keeps trying for up to longestGrant. Close doesn't wait for it.
 func (ls *leases) revokeAll(all []lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), longestGrant)
 	defer cancel()

@@ -77,7 +77,7 @@ func join(calls []Call) Call {
 	return all
 }
 
-// refusedBefore reports whether the server has certainly refused a script before running it. An
+// refusedBefore reports whether the server certainly refused a script before running it. An
 // Unknown error may come from a proxy that lost the server's answer.
 func (r Reply) refusedBefore() bool {
 	_, inScript := parseError(r.Refusal)
