@@ -209,8 +209,8 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 
 // overtaken reports whether another attempt of this client acquired the lock while a's attempt was
 // under way. The store might have granted either attempt first, so it is unknown which of the two
-// claims was lost. If so, overtaken asks the store about the other claim, and its caller must make a
-// new attempt for a.
+// claims was lost. If there is such an attempt, overtaken asks the store about its claim, and the
+// caller must make a new attempt for a.
 func (a *acquisition) overtaken(s *state) (overtaken bool) {
 	now := s.now()
 	for _, mine := range s.object(a.kind, a.name).rivals(a.h.claim) {

@@ -12,8 +12,8 @@ import (
 )
 
 // A watchedLine is what a subscription knows about a fair lock, from one look and all later events.
-// So when an event frees the lock, the client knows at once whether one of its waiting calls now
-// holds it.
+// So when an event reports that the lock was freed, the client knows at once whether one of its
+// waiting calls now holds it.
 type watchedLine struct {
 	session *session
 	name    string

@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// ErrNotReplicated means that fewer replicas acknowledged the lock in time than [WithReplicas]
+// ErrNotReplicated means that fewer replicas acknowledged a lock in time than [WithReplicas]
 // requires. The error of the attempt to lock wraps it.
 var ErrNotReplicated = redisson.ErrNotReplicated
 

@@ -182,5 +182,5 @@ func (e *evidence) numbersOut(ops []*op) {
 	}
 }
 
-// permits returns the number of permits that each of these steps asks for.
+// permits returns the number of permits that each of n's steps asks for.
 func (n *number) permits() int { return n.steps[0].permits }

@@ -697,8 +697,8 @@ func (m *Quorum) leave(s QuorumState, c int, do quorumEmitter) {
 	do(s, "%c leaves what it re-entered", 'A'+c)
 }
 
-// giveBack emits the release of a hold at the next store. The store that other clients ask
-// first comes last.
+// giveBack emits the release of a hold at the next store. The store that other clients
+// ask first comes last.
 func (m *Quorum) giveBack(s QuorumState, c int, calm bool, do quorumEmitter) {
 	x := &s.clients[c]
 	first := m.first(x)
