@@ -3,8 +3,8 @@ package backend
 import "context"
 
 // Latcher is an optional interface of a [Session] whose store has count-down latches. A latch has a
-// name and a count, and is open while it has no count. A count has no lease: it stays until it
-// reaches zero.
+// name. It is closed while it has a count, and open otherwise. A count has no lease: it stays until
+// it reaches zero.
 //
 // If the session is also a [Notifier], waiters subscribe with the kind [Latch], and are woken when
 // the latch opens. In all other respects, the rules for locks apply to latches as well.

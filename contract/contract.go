@@ -117,7 +117,7 @@ type Store struct {
 
 	// Wipe erases all data at once, like a server that restarts without persistence. The store's
 	// counters (revisions, versions, ids) must also start over, so it might not be enough to delete
-	// everything. Wipe is allowed to break connections.
+	// everything. Wipe may break connections.
 	Wipe func()
 
 	// BreakSubscriptions cuts every client's connection for notifications. The backends should then
@@ -125,7 +125,7 @@ type Store struct {
 	BreakSubscriptions func()
 
 	// OwnersApart says that a session doesn't know of locks that another session has acquired, even
-	// for the same owner. This is so in a store that combines several stores into a quorum. The
+	// for the same owner. That is the case if the store combines several stores into a quorum. The
 	// suite then skips cases in which two sessions act for one owner, or runs them with a single
 	// session. Clients of package dlock work with such a store, because they never share an owner.
 	// The store is also allowed to refuse a free lock for a moment, while a failed attempt gives
@@ -133,8 +133,8 @@ type Store struct {
 	OwnersApart bool
 
 	// Fragile returns a backend as Backend does, and a Strike that disturbs its connection to the
-	// store. Without Fragile the suite misses two mistakes with a step that might have been carried
-	// out: the backend repeats the step, or reports that it wasn't carried out.
+	// store. Without Fragile, the suite can't find two mistakes in a backend: repeating a step that
+	// might have been carried out, and reporting that such a step wasn't carried out.
 	// If the store is a server, put a proxy of package faults between the backend and the server,
 	// as in the example.
 	Fragile func() (backend.Backend, Strike)
@@ -357,8 +357,7 @@ func (e *env) leaseStep() time.Duration {
 	return time.Millisecond
 }
 
-// sleep pauses for the duration d, so that leases expire. To wait for anything else, use
-// eventually.
+// sleep waits for d, to let leases expire. To wait for anything else, use eventually.
 func (e *env) sleep(d time.Duration) { time.Sleep(d) }
 
 // eventually waits until cond returns true. It fails the test if that takes longer than a working
@@ -378,8 +377,8 @@ func (e *env) eventually(what string, cond func() bool) {
 	}
 }
 
-// skipWithout skips the case if has is false. Then the store lacks a capability that the case
-// needs. The message contains the name of the capability, what.
+// skipWithout skips the case if has is false, because the store lacks a capability that the case
+// needs. The capability is named in what.
 func (e *env) skipWithout(has bool, what string) {
 	e.Helper()
 	if !has {

@@ -82,8 +82,8 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	return info
 }
 
-// wantHolder asks the holder's own process, has, and the askers who holds the lock. It fails the
-// test unless all of them report only h, with the given count.
+// wantHolder fails the test unless h is the only holder of its lock, with the given count. It asks
+// the holder's own process, which is has, and the askers.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {
@@ -388,8 +388,8 @@ func (l *lab) gets(p *process, name string, opts ...dlock.AcquireOption) *dlock.
 	return l.acquire(p.Locker(name), opts...)
 }
 
-// struck acquires a lock for each doom with Acquire and, unless the kind is Permits, another with a
-// plain Locker. Then it applies the dooms, and checks how the losses are reported.
+// struck acquires two locks for each doom: one with Acquire and, unless the kind is Permits, one
+// with a plain Locker. Then it applies the dooms, and checks how the losses are reported.
 func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
 	l.Helper()
 	holds, plain, began := make(map[string]*dlock.Hold), make(map[string]*dlock.Locker), time.Now()

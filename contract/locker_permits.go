@@ -907,8 +907,8 @@ func permitsWithoutAnswer(l *lab) {
 		l.wantError(err, "Acquire with Wait(0), "+what, errFault)
 		l.eventuallyOut(what, 0)
 
-		// If a release fails, the client repeats it in the background. It must not release another
-		// party's permits.
+		// If a release fails, the client repeats it in the background. The repeated release must
+		// not affect another party's permits.
 		h = l.permits(s, 2)
 		r := p.on(which{kind: releaseStep, name: what}, f)
 		ctx, cancel := context.WithTimeout(l.ctx, 20*time.Millisecond)
@@ -956,7 +956,7 @@ func permitsLate(l *lab) {
 		if err == nil {
 			l.Fatalf("%s without an answer: no error", name)
 		}
-		// The late acquisition arrives after the client has asked the store to release that hold.
+		// The late acquisition arrives after the client has asked the store to take it back.
 		l.eventually("it is taken back", func() bool {
 			return p.count(which{kind: releaseStep, name: name}) >= 2
 		})
@@ -967,8 +967,8 @@ func permitsLate(l *lab) {
 		l.eventuallyOut(name, 0)
 		l.release(l.permits(p.Semaphore(name, 3), 3))
 	}
-	// A release may be carried out late, when another owner has the permits. It must not release
-	// that owner's permits.
+	// A release that is carried out late must not release the permits that another owner has by
+	// then.
 	s := p.Semaphore("a", 2)
 	open := make(chan struct{})
 	h := l.permits(s, 2)
@@ -989,8 +989,8 @@ func permitsTwice(l *lab) {
 	s := p.Semaphore("a", 4)
 	h := l.permits(s, 2)
 	l.takePermits("a", "other:1", 2, 4, l.longLease())
-	// The next waiter's first attempt succeeds, but its answer comes only after the waiter got
-	// permits by a hand-over.
+	// The next waiter's first attempt succeeds, but the answer comes only after the waiter was
+	// handed permits.
 	open := make(chan struct{})
 	r := p.next(1, which{kind: acquireStep, name: "a"}, hangs(open))
 	got := make(chan *dlock.Hold, 2)

@@ -673,7 +673,7 @@ func cancelWhileHanging(l *lab) {
 	l.lock(p.Locker("h"))
 }
 
-// refusedForGood covers a bug of valkeylock, which waits forever if the server answers each attempt
+// refusedForGood covers a bug in valkeylock, which waits forever if the server answers each attempt
 // with NOREPLICAS.
 func refusedForGood(l *lab) {
 	p := l.process()

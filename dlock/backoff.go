@@ -10,7 +10,7 @@ import (
 // back, or that a message was lost.
 func longestPause(lease time.Duration) time.Duration { return min(lease, DefaultLease) / 3 }
 
-// A backoff is a delay that doubles at each failure, up to a limit.
+// A backoff is a delay that doubles after each failure, up to a limit.
 type backoff struct{ delay time.Duration }
 
 // next returns the next delay. It is partly random, so that clients that failed at the same time

@@ -14,7 +14,7 @@ import (
 type hold struct {
 	claim *claim // the claim that the hold rests on
 	party party
-	slot  chan struct{} // contains an element during a re-entry or release; nil if not needed
+	slot  chan struct{} // full during a re-entry or release; nil if not needed
 	kind  protocol.Kind
 
 	// Client.mu guards the rest.
@@ -22,9 +22,9 @@ type hold struct {
 	offered     bool          // offered to a call that hasn't accepted it; it can't be unlocked yet
 	told        bool          // whether its end must be reported to the traces
 	site        site          // the place that acquired it
-	count       int32         // unlocks left until its end; the store's count may differ
+	count       int32         // unlocks left until it ends; the store's count may differ
 	renewedFrom int32         // the hold is renewed while count is at least this; 0: never
-	later       time.Duration // how much later than its claim the hold began
+	later       time.Duration // how long after its claim the hold began
 	watchers    *watchers     // nil if nothing waits for its end
 }
 
@@ -58,7 +58,7 @@ type claim struct {
 	owner  string // in the store
 
 	// Client.mu guards the fields below. Only the method [protocol.Promise.Until] may be called
-	// while it isn't held.
+	// without it.
 	protocol.Promise
 	began   instant // when the granted request was sent
 	alarm   alarm
@@ -81,7 +81,7 @@ type more struct {
 	lent  alarm  // rings when readers can no longer share the write lock
 	under *hold  // for a read lock taken under a write: the write hold, until that ends
 	inner *claim // for a write lock: the claim of the reads under it, even after they end
-	other *claim // during a downgrade: the claim that the store might have instead
+	other *claim // during a downgrade: a claim that the store might list instead of this one
 
 	permit // of a semaphore
 
@@ -207,10 +207,10 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 	return all
 }
 
-// overtaken reports whether another attempt of this client also acquired the lock, and was answered
-// before a's attempt. The store might have granted either attempt first, so it is unknown which of
-// the two claims was lost. If there is such an attempt, overtaken asks the store about that
-// attempt's claim, and the caller of overtaken must make a new attempt for a.
+// overtaken reports whether another attempt of this client acquired the lock while a's attempt was
+// under way. The store might have granted either attempt first, so it is unknown which of the two
+// claims was lost. If there is such an attempt, overtaken asks the store about its claim, and the
+// caller must make a new attempt for a.
 func (a *acquisition) overtaken(s *state) (overtaken bool) {
 	now := s.now()
 	for _, mine := range s.object(a.kind, a.name).rivals(a.h.claim) {
@@ -223,7 +223,7 @@ func (a *acquisition) overtaken(s *state) (overtaken bool) {
 }
 
 // begunSince reports whether this client holds the lock that the acquisition waits for, and got it
-// by an attempt that was sent after the given time.
+// with a request that was sent after the given time.
 func (a *acquisition) begunSince(s *state, since instant) bool {
 	now := s.now()
 	return slices.ContainsFunc(a.in.object.rivals(a.h.claim), func(mine *claim) bool {

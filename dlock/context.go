@@ -15,7 +15,7 @@ func withCancelCause(ctx context.Context) (context.Context, context.CancelCauseF
 }
 
 // A gate wraps a caller's context, so that canceling a child of the gate doesn't call the caller's
-// code. Canceling asks the parent for one value, which the gate has fetched in advance.
+// code. Canceling gets one value from the parent. The gate has fetched that value in advance.
 type gate struct {
 	context.Context
 	parent any // the value for cancelKey
@@ -28,8 +28,8 @@ func (g gate) Value(key any) any {
 	return g.Context.Value(key)
 }
 
-// cancelKey is the key for which package context asks the parent when a context is canceled. The
-// key isn't exported, so a probe discovers it.
+// cancelKey is the key of the value that package context gets from the parent when a context is
+// canceled. The key isn't exported, so a probe discovers it.
 var cancelKey = func() any {
 	never, stop := context.WithCancel(context.Background())
 	defer stop()

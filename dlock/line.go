@@ -11,7 +11,7 @@ import (
 )
 
 // Each call that waits for a fair lock has its own place in a line in the store. The store gives
-// the lock to the first in line, and notifies its client. So a client's waiting calls don't have a
+// the lock to the first call in line, and notifies its client. So a client's waiting calls have no
 // leader, and don't hand the lock over among themselves. A place expires unless it is renewed. With
 // a single request, called a look, the client renews the places of all its calls that wait for the
 // lock. The answer to a look also says who holds the lock.
@@ -126,7 +126,7 @@ func (q *queue) keepPlaces(c *Client, claims []*claim) {
 func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
 
 // patience returns how long to wait for the answer to a look. If that answer is lost, the next look
-// still renews the places in time, unless it takes about 2 s to get an answer.
+// still renews the places in time, unless a round trip takes about 2 s.
 func (q *queue) patience() time.Duration { return max(keepInterval, 2*q.trip) }
 
 // took records the time that an answer took. If there was no answer, the parameter late says
@@ -210,8 +210,8 @@ func (q *queue) nextKeep(s *state, remaining time.Duration) instant {
 	return s.now() + max(wait, shortestWait)
 }
 
-// reportFailure occasionally logs that looks at a line fail. It logs nothing if all waiting calls
-// have bounded waits, since these return the error.
+// reportFailure occasionally logs that looks at a line fail. It logs nothing if every waiting call
+// has a time limit, since such calls return the error.
 func (q *queue) reportFailure(s *state, err error) {
 	now := s.now()
 	if now < q.report || s.closed {
@@ -341,8 +341,8 @@ func (o *object) leavePlaces(s *state, v *variable) {
 	}
 }
 
-// returnPlaces is called after a Locker has been unlocked. It puts those of the Locker's plain
-// calls that have no place back in line.
+// returnPlaces is called after a Locker has been unlocked. It makes the Locker's plain calls
+// that have no place in line ask the store for one.
 func (q *queue) returnPlaces(v *variable) {
 	for a := q.first; a != nil; a = a.next {
 		if a.variable() == v && (a.h == nil || !a.h.claim.noted) && !a.trying {

@@ -99,8 +99,8 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 // Name returns the semaphore's name.
 func (s *Semaphore) Name() string { return s.mustBeMade().name }
 
-// nobody, the zero Owner, is the party of every hold of permits. The party plays no role there: a
-// release finds its permits by the hold, not by the party.
+// nobody, the zero Owner, is the party of every hold of permits. The party doesn't matter there: a
+// release finds its permits through the hold.
 var nobody party = Owner{}
 
 // enter acquires permits for a new holder.

@@ -37,7 +37,7 @@ type leases struct {
 	settled  chan struct{} // closed when no goroutine runs; nil if no call waits for that
 }
 
-// A shelf holds the leases of one length.
+// A shelf holds leases that have the same TTL.
 type shelf struct {
 	idle     []lease        // in the order of their release
 	waiting  []chan granted // waiting callers; at most one for each grant under way
@@ -63,7 +63,7 @@ func newLeases(st *store) *leases {
 	}
 }
 
-// usable reports whether enough of a lease is left to use it.
+// usable reports whether a lease has enough time left for a new hold.
 func (l lease) usable(now time.Time) bool {
 	return now.Sub(l.since) < min(time.Duration(l.ttl)*time.Second/2, longestIdle)
 }
@@ -121,7 +121,7 @@ func (ls *leases) take(ttl int64) (lease, chan granted) {
 	return lease{}, answer
 }
 
-// shelf returns the leases of one length. The caller must hold ls.mu.
+// shelf returns the shelf for leases of ttl seconds. The caller must hold ls.mu.
 func (ls *leases) shelf(ttl int64) *shelf {
 	sh := ls.shelves[ttl]
 	if sh == nil {
@@ -221,7 +221,8 @@ func (ls *leases) discard(all ...lease) {
 }
 
 // revokeIn revokes a lease after d. If the session is closed before then, or d is longer than
-// longestTimed, the lease runs out instead. After so long, a few more seconds don't matter.
+// longestTimed, the lease runs out instead. For such a long d, it doesn't matter that this takes a
+// few seconds more.
 func (ls *leases) revokeIn(l lease, d time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -399,8 +400,8 @@ func (ls *leases) settle() {
 	<-settled
 }
 
-// revokeAll revokes the leases of a closed session. Since a lease may last for hours, it keeps
-// trying for up to longestGrant. Close doesn't wait for it.
+// revokeAll revokes the leases of a closed session. Since these may last for hours, revokeAll
+// keeps trying for up to longestGrant. Close doesn't wait for it.
 func (ls *leases) revokeAll(all []lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), longestGrant)
 	defer cancel()

@@ -18,16 +18,16 @@ type change struct {
 	done *pb.TxnResponse // the answer if the key was deleted
 }
 
-// again makes transact call its parameter decide once more, without a transaction in between. A
-// decide function returns again when it has read the state of the lock itself.
+// again is a change that a decide function returns when it has read the state of the lock itself.
+// transact then calls decide once more, without a transaction in between.
 var again = new(change)
 
-// transact carries out a step. The caller has looked at the lock: at is the state that it saw, and
-// err is the error of that look. transact then repeats the following until the step is done. First
-// it calls decide with the state. decide returns a change, or nil if the step is over without one.
-// Then transact sends a transaction that carries out the change if the state is still the same. If
-// it isn't, the transaction reads the present state instead, and transact calls found to get that
-// state. done reports whether a change was carried out, and key is the key as it is now.
+// transact carries out a step. The caller has read the state of the lock: at and err are the
+// result. transact then repeats the following until the step is done. First it calls decide with
+// the state. decide returns a change, or nil if the step is over without one. Then transact sends
+// a transaction that carries out the change if the key is still the same. If it isn't, the
+// transaction reads the current key instead, and found returns the state that goes with it. done
+// reports whether a change was carried out, and key is the key as it is now.
 func transact[S any](
 	ctx context.Context, s *session, a *attempt, at S, err error,
 	found func(context.Context, *attempt, record) (S, error), decide func(at *S) (*change, error),
@@ -54,7 +54,7 @@ func transact[S any](
 func itself(_ context.Context, _ *attempt, key record) (record, error) { return key, nil }
 
 // carryOut carries out the change that an attempt has decided on. It reports whether it did so, and
-// returns the present key.
+// returns the current key.
 func (s *session) carryOut(ctx context.Context, a *attempt) (done bool, key record, err error) {
 	switch {
 	case a.keep > 0:

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A row is one entry of a table, or of a list in the JSON, that a search can match.
+// A row is an entry that a search can match, in a table or in a list of the JSON output.
 type row interface{ words() []string } // the texts that a search looks at
 
 func (l loss) words() []string   { return []string{l.Name, l.Kind, l.Holder, l.Reason, l.By} }
@@ -24,7 +24,7 @@ func matches(r row, text string) bool {
 	})
 }
 
-// keep shortens those lists that can be long. It keeps only the rows that contain the text.
+// keep removes the rows that don't contain the text from the lists that can be long.
 func (r *report) keep(text string) {
 	r.Losses, r.Holds, r.Waits = only(r.Losses, text), only(r.Holds, text), only(r.Waits, text)
 }

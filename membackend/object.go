@@ -270,7 +270,7 @@ func (o *object) renewRead(req backend.RenewRequest, now time.Time) (held bool) 
 	return held
 }
 
-// force implements ForceRelease. It keeps the notes, since their writers still wait.
+// force implements ForceRelease. It keeps the notes, since their writers are still waiting.
 func (o *object) force(k backend.Kind) (released bool) {
 	shared := k == backend.Read || k == backend.Permits
 	if o.free() || shared != (o.alone.count == 0) {

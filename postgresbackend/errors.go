@@ -36,7 +36,7 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// unconnected adds the kind to an error that occurred before a connection was established.
+// unconnected adds a kind to an error that occurred before a connection was established.
 func unconnected(err error) error {
 	kind := backend.Retry
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -48,7 +48,7 @@ func unconnected(err error) error {
 	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// failed adds the kind to the error of a statement. Severity ERROR means that everything was rolled
+// failed adds a kind to the error of a statement. Severity ERROR means that everything was rolled
 // back. After any other error, or if the connection breaks, the statement may have been committed.
 func failed(err error) error {
 	kind := backend.Unknown
@@ -106,9 +106,8 @@ func kindOf(code string) backend.ErrorKind {
 	}
 	switch code[:min(2, len(code))] {
 	case "28", "3D", "42", "22", "54", "0A":
-		// The classes of these errors are, in this order: invalid authorization, no such database,
-		// missing rights or unknown names, invalid data, a limit exceeded, and an unsupported
-		// feature.
+		// These classes are, in this order: invalid authorization, no such database, missing
+		// privileges or unknown names, invalid data, limit exceeded, and unsupported feature.
 		return backend.Refused
 	}
 	return backend.Retry

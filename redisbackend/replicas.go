@@ -9,8 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// ErrNotReplicated is wrapped by the error of an attempt to lock if fewer replicas acknowledged the
-// lock in time than [WithReplicas] requires.
+// ErrNotReplicated means that fewer replicas acknowledged a lock in time than [WithReplicas]
+// requires. The error of the attempt to lock wraps it.
 var ErrNotReplicated = redisson.ErrNotReplicated
 
 // WithReplicas makes a lock count as acquired only when n replicas have acknowledged it within the

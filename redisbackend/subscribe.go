@@ -26,7 +26,7 @@ func newSubscriber(b *Backend) *pubsub.Subscriber {
 // listening subscribes with a go-redis client. It implements [pubsub.Client].
 type listening struct {
 	client redis.UniversalClient
-	// cluster is client if that is a ClusterClient. Otherwise it is nil.
+	// cluster is the same client if it is a ClusterClient, or else nil.
 	cluster *redis.ClusterClient
 	options options
 }
@@ -67,9 +67,9 @@ func (l *listening) Reload(ctx context.Context) {
 // Kind classifies an error of a connection.
 func (l *listening) Kind(err error) error { return withKind(err) }
 
-// A connection carries subscriptions. Sending a command doesn't wait for its answer. The answers
-// come in the order of the commands, mixed with the published messages. The method receive reads
-// all of them in its own goroutine.
+// A connection carries subscriptions. Commands are sent without waiting for their answers. The
+// answers come in the order of the commands, mixed with the published messages. The method receive
+// reads all of them in its own goroutine.
 type connection struct {
 	options  options
 	receiver *pubsub.Receiver
@@ -239,8 +239,8 @@ func (c *connection) confirmed(verb pubsub.Verb, channel string) error {
 	return nil
 }
 
-// told reports whether the oldest order expects this confirmation, and whether that completes the
-// order. The server confirms the channels of an order in sequence.
+// told reports whether the oldest order expects this confirmation, and whether the order is then
+// complete. The server confirms the channels of an order in sequence.
 func (c *connection) told(verb pubsub.Verb, channel string) (told, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 type slots struct {
 	client valkey.Client
 	known  atomic.Pointer[owners] // nil if the cluster must be asked
-	// asking contains a value while a call asks the cluster.
+	// asking is a semaphore. It is full while a call asks the cluster.
 	asking chan struct{}
 }
 
@@ -29,8 +29,8 @@ func newSlots(client valkey.Client) *slots {
 	return &slots{client: client, asking: make(chan struct{}, 1)}
 }
 
-// owners holds the addresses of the masters. The field asked is when the cluster was asked for
-// these addresses.
+// owners holds the addresses of the masters. The field asked is the time of the request for these
+// addresses.
 type owners struct {
 	asked  time.Time
 	bySlot [redisson.Slots]string // empty if the slot has no master
@@ -153,9 +153,9 @@ func (s *slots) ask(ctx context.Context) (*owners, error) {
 	return nil, err
 }
 
-// parseOwners reads the reply to CLUSTER SLOTS. The parameter asked is the address of the node that
-// replied. A node that doesn't know its own host leaves the host empty. parseOwners then uses the
-// host of that address.
+// parseOwners reads the reply to CLUSTER SLOTS. A node that doesn't know its own host leaves the
+// host empty. parseOwners then uses the host in asked, which is the address of the node that
+// replied.
 func parseOwners(reply any, asked string) (*owners, error) {
 	all := owners{asked: time.Now()}
 	ranges, _ := reply.([]any)

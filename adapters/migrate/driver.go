@@ -41,7 +41,7 @@ type Driver struct {
 type Option func(*Driver)
 
 // WithWait sets how long [Driver.Lock] waits while another client holds the lock or the store
-// doesn't answer. It should be some seconds less than the LockTimeout of the Migrate that uses the
+// doesn't answer. It should be a few seconds less than the LockTimeout of the Migrate that uses the
 // driver. The default is [DefaultWait]. With 0, Lock makes one attempt, with a timeout of 5 s.
 // [New] panics if d is negative.
 func WithWait(d time.Duration) Option { return func(dr *Driver) { dr.wait = d } }
@@ -111,7 +111,7 @@ func (d *Driver) Lock() error {
 // whatever the error. If the Driver wasn't locked, the error is [database.ErrNotLocked]. If the
 // lock was lost, it wraps [dlock.ErrLost]: another replica may have migrated at the same time. If
 // the store hasn't confirmed the unlock, it wraps [dlock.ErrUnavailable], and the client repeats
-// the unlock in the background. After an error of Unlock, Migrate refuses to lock again.
+// the unlock in the background. If Unlock returns an error, Migrate refuses to lock again.
 func (d *Driver) Unlock() error {
 	hold := d.hold.Swap(nil)
 	if hold == nil {
@@ -123,7 +123,7 @@ func (d *Driver) Unlock() error {
 }
 
 // Close implements database.Driver. It releases a lock that a Migrate left locked after its
-// LockTimeout, and ends a call of Lock that is waiting.
+// LockTimeout, and makes a waiting Lock return.
 func (d *Driver) Close() error {
 	d.end(errClosed)
 	err := d.Unlock()

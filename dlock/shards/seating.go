@@ -10,7 +10,7 @@ import (
 //
 // Shards belong to seats, not to members. A member that inherits a seat inherits its shards, and no
 // other shard moves. So a newcomer first waits a while for a seat that another member leaves,
-// as happens in a deploy. Only then does it take a seat that no member has held.
+// as happens during a deployment. Only then does it take a seat that no member has held.
 type seating struct {
 	self   note
 	settle time.Duration

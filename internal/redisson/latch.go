@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// A latch has the data of Redisson's RCountDownLatch: a string with the count, under the latch's
+// A latch is stored like Redisson's RCountDownLatch: a string with the count, under the latch's
 // name, without an expiry. An open latch has no key. The scripts are ours, but they leave the same
 // data behind and publish the same messages. docs/redisson-commands.md lists Redisson's commands
 // and ours.

@@ -32,8 +32,8 @@ func Channel(name string) string {
 	return tagged(channelPrefix, name, "")
 }
 
-// tagged returns the name of a key that belongs to the given name. A cluster should keep both in
-// the same slot.
+// tagged returns the key for some data of the named lock. A cluster should keep this key and the
+// name in the same slot.
 func tagged(before, name, after string) string {
 	if strings.Contains(name, "{") {
 		return before + name + after
@@ -50,7 +50,8 @@ func apart(before, name string) string {
 	return tagged(before, name, "")
 }
 
-// unbraced removes the braces of a name that is entirely in braces and has no others inside.
+// unbraced removes the braces around a name. It returns false unless there is text between them, in
+// which no other brace opens.
 // [tagged] returns the same key for the name with and without these braces.
 func unbraced(name string) (inside string, ok bool) {
 	inside, begins := strings.CutPrefix(name, "{")

@@ -33,7 +33,7 @@ var jointScripts = map[string]Script{
 }
 
 // joinSteps joins consecutive calls where possible. It doesn't join calls that are followed by a
-// question. It also returns the index of the first call in each joint call.
+// command in questions. It also returns the index of the first call in each joint call.
 func joinSteps(calls []Call, questions map[int]Command) (joint []Call, firsts []int) {
 	for first := 0; first < len(calls); {
 		next := first + 1
@@ -77,7 +77,7 @@ func join(calls []Call) Call {
 	return all
 }
 
-// refusedBefore reports whether the server has certainly refused a script before running it. An
+// refusedBefore reports whether the server certainly refused a script before running it. An
 // Unknown error may come from a proxy that lost the server's answer.
 func (r Reply) refusedBefore() bool {
 	_, inScript := parseError(r.Refusal)
@@ -107,7 +107,7 @@ func (r Reply) each(n int) []Reply {
 // script.
 var raisedAt = regexp.MustCompile(`^(?:(?:@?user_script)?: ?\d+: )+-?`)
 
-// failedStep returns the reply to a step of a joint call that failed with this error text.
+// failedStep returns the reply for one step of a joint call, given the text of the step's error.
 func failedStep(text string) Reply {
 	text = raisedAt.ReplaceAllString(text, "") + " (in a script)"
 	return Reply{Err: ServerError(text, errors.New(text)), Refusal: text}

@@ -24,8 +24,8 @@ type Transport interface {
 	// other callers' commands.
 	SendBatch(ctx context.Context, cmds []Command) []Reply
 
-	// Reach returns an error if the server of a key can't answer commands now. It is called first
-	// in each step.
+	// Reach returns an error if the server that stores a key can't answer commands now. Each step
+	// calls it first.
 	Reach(ctx context.Context, key string) error
 
 	// Node returns the name of the cluster node that serves a key, so that requests for one node
@@ -74,7 +74,7 @@ func ask(verb string, words ...string) Command {
 type Reply struct {
 	// Value is the server's answer: nil for a null, an int64, a string, or a []any of these.
 	Value any
-	// Err is an error with its kind, or nil if Value is the answer.
+	// Err is nil if Value is the answer. Otherwise backend.KindOf(Err) returns its kind.
 	Err error
 	// Refusal is the text of the server's error reply, or "" if there was none.
 	Refusal string

@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// turns holds the fair locks for which a call of the session waits, or waited a moment ago.
+// turns holds the fair locks that calls of the session wait for, or recently waited for.
 type turns struct {
 	// mu guards the fields below. It is not held during a request or a callback.
 	mu    sync.Mutex
@@ -26,7 +26,7 @@ type turns struct {
 type line struct {
 	seen     observation // the last observation of the server's clock
 	hearings map[*hearing]bool
-	// grants holds the subscriptions to grant channels, by the name of the channel.
+	// grants holds the subscriptions to grant channels, by channel name.
 	grants map[string]backend.Subscription
 	// turns holds the subscriptions to turn channels, by owner: see turnChannel.
 	turns  map[string]backend.Subscription
@@ -48,9 +48,8 @@ const (
 	lingers = 10 * time.Second
 
 	// tooNew is how old an observation of the server's clock must be before a newer one replaces
-	// it. Because of this delay, the observation that is used for a grant usually predates the
-	// grant, even if the message about the grant is late. But an observation made after the grant
-	// also works: see observation.since.
+	// it. So when the message about a grant arrives, even if late, the stored observation is
+	// usually older than the grant. But a newer observation also works: see observation.since.
 	tooNew = 500 * time.Millisecond
 )
 
@@ -181,8 +180,8 @@ func (s *session) listenInLine(
 	return h, nil
 }
 
-// hearOf listens on the grant channels of the owners' clients, on which the clients learn that an
-// owner was given the lock. If the lock has no subscribers, hearOf only records the clients.
+// hearOf listens on the grant channels of the owners' clients. A message on such a channel says
+// that an owner was given the lock. If the lock has no subscribers, hearOf only records the clients.
 func (s *session) hearOf(ctx context.Context, name string, owners ...string) error {
 	for _, client := range s.turns.unheard(name, s.Dialect.grants(name), owners) {
 		if err := s.hear(ctx, name, client); err != nil {
@@ -203,9 +202,9 @@ func (s *session) hear(ctx context.Context, name, client string) error {
 	return err
 }
 
-// hearTurns listens on the channels on which Redisson tells owners in line to try again. If it
-// begins to listen on any of them, it returns true. The caller must then try again, since it may
-// have missed earlier messages. If hearTurns can't listen, the owners poll.
+// hearTurns subscribes to the channels on which Redisson tells owners in line to try again. It
+// returns true if there is any new subscription. The caller must then try again, since it may have
+// missed earlier messages. Owners whose channels can't be subscribed to poll instead.
 func (s *session) hearTurns(ctx context.Context, name string, owners ...string) bool {
 	var running sync.WaitGroup
 	var begun atomic.Bool
@@ -223,8 +222,7 @@ func (s *session) hearTurns(ctx context.Context, name string, owners ...string) 
 	return begun.Load()
 }
 
-// granted reads a message saying that a lock was given to an owner, and notifies the lock's
-// subscribers.
+// granted handles a message that a lock was given to an owner. It notifies the lock's subscribers.
 func (s *session) granted(message string) {
 	heard := time.Now()
 	g, ok := ParseGranted(message)

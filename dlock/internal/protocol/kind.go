@@ -18,7 +18,7 @@ const (
 	Families // the number of families
 )
 
-// Representative returns one of the family's kinds, for uses in which any of them will do.
+// Representative returns one of the family's kinds, for use where any of them will do.
 func (f Family) Representative() backend.Kind {
 	switch f {
 	case ReadWrites:

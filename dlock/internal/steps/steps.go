@@ -82,7 +82,7 @@ func (s *Store) End(why error) {
 }
 
 // Wait waits for all steps and goroutines, including those that the store's client has left
-// running. Call it after End, and after the session was closed.
+// running. Call it after End, once the session is closed.
 func (s *Store) Wait() {
 	s.running.Wait()
 	if s.Settle != nil {

@@ -82,8 +82,8 @@ func (p *pool) acquires(o *op) bool {
 	return ok
 }
 
-// leaves reports whether the number of available permits that call o returned may have been
-// correct.
+// leaves reports whether call o, which asks how many permits are available, may have returned the
+// correct number.
 func (p *pool) leaves(o *op) bool {
 	switch o.result {
 	case yes:
@@ -182,5 +182,5 @@ func (e *evidence) numbersOut(ops []*op) {
 	}
 }
 
-// permits returns how many permits each step with this number asks for.
+// permits returns the number of permits that each of n's steps asks for.
 func (n *number) permits() int { return n.steps[0].permits }

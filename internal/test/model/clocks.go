@@ -6,7 +6,7 @@ package main
 // the query. The store's clock can be stepped. In a failover, another store with a different clock
 // replaces the store, and all connections break. The fields of Clocks limit the exploration.
 //
-// Time is absolute. It begins at 0, and the store's clock is right at first. Unless Stepped is set,
+// Time is absolute. It begins at 0, and the store's clock is correct then. Unless Stepped is set,
 // the clock isn't stepped during a grant, because such a step would end the grant early or late,
 // whatever the client does.
 type Clocks struct {

@@ -2,13 +2,13 @@ package main
 
 import "slices"
 
-// Line is the model of a fair lock. Calls wait in a line in the store. The store grants the lock to
-// the first in line for a short time, and notifies the client of that call. A client refreshes the
-// places of all its calls with one request. Each call has its own owner string, represented by the
-// call's number. A rival, whose steps take no time, competes with the clients. The release of a
-// call's hold, which also gives up its place, is a single step that takes no time either. That is
-// accurate enough, because the client repeats the release, and the release doesn't affect other
-// calls. The fields of Line limit the exploration.
+// Line is the model of a fair lock. Calls wait in a line in the store. The store grants the lock
+// to the first call in line, for a short time, and notifies the client of that call. A client
+// refreshes the places of all its calls with one request. Each call has its own owner string,
+// represented by the call's number. A rival, whose steps take no time, competes with the clients.
+// The release of a call's hold, which also gives up its place, is a single step that takes no time
+// either. That is accurate enough, because the client repeats the release, and the release doesn't
+// affect other calls. The fields of Line limit the exploration.
 //
 // Holds expire as in model Holds. Places don't have a timer: once its call no longer waits, a place
 // can end at any time. A message carries the remaining time of the granted hold. Model Clocks shows
@@ -23,7 +23,7 @@ type Line struct {
 	Short    uint8  // the lease of a grant, in ticks
 	Lease    uint8
 	Fixed    uint8 // the fixed lease of the first call; 0 means it has none
-	Depth    uint8 // how deep calls re-enter; 0 means not at all
+	Depth    uint8 // how deeply calls re-enter; 0 means not at all
 	Lapses   uint8 // how many times a waiting call loses its place
 	Doubles  uint8 // the number of messages that arrive twice
 	Forces   uint8 // how many times ForceUnlock is sent
@@ -52,8 +52,7 @@ const keeping = force + 1
 
 const kept = renewedNot + 1
 
-// A call is what the model records of one call of Lock. Its index in LineState is the call's
-// number.
+// A call is the model's record of one call to Lock. Its index in LineState is the call's number.
 type call struct {
 	at    uint8
 	stood bool  // its client knows that the call had a place

@@ -76,7 +76,7 @@ func (m *Quorum) mayRestart(s *QuorumState) bool {
 	return !m.Spaced || s.rounds == enough && s.lates() == 0
 }
 
-// oneWell reports whether all stores, including store k, are up.
+// oneWell reports whether store k and all other stores are up.
 func (s *QuorumState) oneWell(k int) bool {
 	for i := range s.stores {
 		if i != k && s.stores[i].away > 0 {
@@ -451,7 +451,7 @@ func (m *Quorum) decideAttempt(s *QuorumState, c int) {
 }
 
 // doubts reports whether a client continues its attempt after a refusal by the first store. It
-// continues if a majority of the stores is free.
+// continues if a majority of the stores are free.
 func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	x := &s.clients[c]
 	if !m.Doubts || m.Mutation == believesFirst {
@@ -469,10 +469,10 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	return free >= majority
 }
 
-// elsewhere returns where and how a client waits after the first store refused it. If a name other
-// than the one in the first store has a majority, the client should listen to a store that has that
-// name, and at is 1 + the index of that store. Otherwise at is 0. If such a name might be about to
-// get a majority, the client should poll soon, and soon is true.
+// elsewhere says how a client waits after the first store refused it. If some name other than that
+// store's has a majority, at is 1 + the index of a store with that name, and the client should
+// listen there. Otherwise at is 0. soon reports whether such a name might be about to get a
+// majority, so that the client should poll soon.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
@@ -514,8 +514,8 @@ func (m *Quorum) enter(s *QuorumState, c int) {
 	}
 }
 
-// fail ends an attempt. The release of what the attempt acquired begins at once, in the background.
-// The client then waits until it is time for the next attempt.
+// fail ends an attempt, and starts to release in the background what the attempt acquired. The
+// client then waits until it is time for the next attempt.
 func (m *Quorum) fail(s *QuorumState, c int) {
 	x := &s.clients[c]
 	yeas, nays, yesses, refused := 0, 0, uint8(0), x.votes[x.lead] == no
@@ -697,8 +697,8 @@ func (m *Quorum) leave(s QuorumState, c int, do quorumEmitter) {
 	do(s, "%c leaves what it re-entered", 'A'+c)
 }
 
-// giveBack emits the release of a hold at the next store. The stores that were asked last come
-// first.
+// giveBack emits the release of a hold at the next store. The store that other clients
+// ask first comes last.
 func (m *Quorum) giveBack(s QuorumState, c int, calm bool, do quorumEmitter) {
 	x := &s.clients[c]
 	first := m.first(x)

@@ -80,7 +80,7 @@ func Foreign(t *testing.T, p Package, server *testservers.Server) {
 }
 
 // FullMemory tests a server that is out of memory and refuses all commands that might need memory.
-// It must still renew and release locks, but grant none.
+// Renewals and releases must still work, but no lock may be granted.
 func FullMemory(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	for name, o := range map[string]Options{"plain": {}, "sharded": sharded} {

@@ -28,11 +28,11 @@ type Service struct {
 	// allows it, as in Dragonfly.
 	Declared bool
 
-	// Constant makes scripts fail unless each of their calls has a string literal for the command
-	// and takes its key from KEYS, as in clusters of Alibaba Cloud.
+	// Constant makes scripts fail unless each of their calls names the command with a string
+	// literal and takes its key from KEYS, as in clusters of Alibaba Cloud.
 	Constant bool
 
-	// Alone is the cluster node behind the proxy, or nil. Until Recover is called, the proxy
+	// Alone, if not nil, is the cluster node behind the proxy. Until Recover is called, the proxy
 	// answers as if this node knew no other node.
 	Alone *testservers.Server
 
@@ -104,7 +104,7 @@ func (s *Service) Met() int {
 	return s.met
 }
 
-// Recover makes the node list the other nodes again.
+// Recover makes the proxy return the node's real list of nodes again.
 func (s *Service) Recover() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,8 +220,8 @@ var (
 	goodCall   = regexp.MustCompile(`^'\w+'(\)|, KEYS\[)`)
 )
 
-// keysAreConstants reports whether each call of a script has a string literal for the command, and
-// takes its key from KEYS.
+// keysAreConstants reports whether each call of a script names the command with a string literal,
+// and takes its key from KEYS.
 func keysAreConstants(script string) bool {
 	for _, call := range scriptCall.FindAllStringSubmatch(script, -1) {
 		if !goodCall.MatchString(call[1]) {
@@ -244,7 +244,7 @@ const declaredOnly = `local declared, real = {}, redis; ` +
 	`local redis = {call = function(...) look(...); return real.call(...); end, ` +
 	`pcall = function(...) look(...); return real.pcall(...); end}; `
 
-// rewrite returns a request in the form in which it is sent to the server.
+// rewrite returns a request as the proxy sends it to the server.
 func (s *Service) rewrite(verb string, words []string) []string {
 	if !s.Declared || verb != "EVAL" && verb != "EVALSHA" {
 		return words

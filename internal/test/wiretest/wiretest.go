@@ -45,7 +45,7 @@ func Reenter(owner string) backend.AcquireRequest {
 	return req
 }
 
-// Release returns a request to give back one hold.
+// Release returns a request to release one hold.
 func Release(owner string) backend.ReleaseRequest {
 	return backend.ReleaseRequest{Name: "n", Owner: owner, Lease: Lease}
 }
@@ -143,7 +143,7 @@ func IsKind(err error, kind backend.ErrorKind) bool {
 	return kinded && backend.KindOf(err) == kind
 }
 
-// WantHash checks the hash under a key, and that its time to live was just set to ttl.
+// WantHash fails the test unless key holds the given hash, with a time to live just set to ttl.
 func WantHash(
 	t testing.TB, client *redis.Client, key string, want map[string]string, ttl time.Duration,
 ) {

@@ -17,7 +17,7 @@ const self = "/proc/self/exe"
 // dieWithParent makes the kernel kill a process when the thread that started it ends.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
-// adoptOrphans makes this process the parent of its descendants whose own parent ends.
+// adoptOrphans makes this process the parent of its descendants whose own parent exits.
 func adoptOrphans() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
 // killAll kills all descendants of the guard, and then the guard.
