@@ -554,8 +554,8 @@ func (sub *subscription) tells(broken error, wake func()) func() {
 
 var staleToken = []error{rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision}
 
-// reason returns the reason why a watch was canceled. If it was too slow, the answer contains a
-// revision. Otherwise the server gives the text of a gRPC error.
+// reason returns the reason why the server canceled a watch. If the watch was too slow, the
+// server's answer contains a revision. Otherwise it contains the text of a gRPC error.
 func reason(res *pb.WatchResponse) error {
 	if res.CompactRevision != 0 {
 		return rpctypes.ErrCompacted
@@ -567,10 +567,9 @@ func reason(res *pb.WatchResponse) error {
 	return rpctypes.Error(errors.New(text))
 }
 
-// lost records that a stream has broken, and with it all watches. They are requested again on the
-// next stream. Calls to Subscribe that are still waiting for an answer get an error instead, unless
-// a learner refused the stream. The returned functions tell subscribers that their subscriptions
-// have broken.
+// lost records that a stream, and with it every watch, has ended. The next stream requests the
+// watches again. Calls to Subscribe that are still waiting for an answer fail, unless a learner
+// refused the stream. The returned functions tell subscribers that their subscriptions have broken.
 func (w *watcher) lost(err error, served bool) (tell []func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The limits for how long a caller waits for a step. Within them, it waits as long as the lease
-// lasts. If the lease is short, a slow store may need longer than that to refuse a request. If the
+// Limits on how long a caller waits for a step. Between these limits, it waits for as long as the
+// lease lasts. If the lease is short, a slow store may need more time to refuse a request. If the
 // lease is very long, a step shouldn't hang for all of it.
 const (
 	Shortest = time.Second
