@@ -60,8 +60,8 @@ func runHistories(t *testing.T, h Harness) {
 	}
 }
 
-// runHistory runs users that make random calls, and checks their history. In a bubble it does so
-// several times, because a run takes little real time.
+// runHistory runs users that make random calls, and checks their history. With virtual time it does
+// so several times, because a run then takes little real time.
 func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 	runs := 1
 	if h.Virtual {
@@ -74,7 +74,8 @@ func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 		if t.Failed() || t.Skipped() {
 			return
 		}
-		// The search runs after the case, so that the case's watchdog doesn't limit its time.
+		// The history is checked after the case has ended, so that the case's watchdog doesn't
+		// limit the time for the check.
 		hl.recorder.Verify(t, hl.seed, hl.rules)
 	}
 }
@@ -245,7 +246,7 @@ func (l *historyLab) settleDown() {
 		}
 	}
 	if n := l.recorder.Count(); n < 200 && l.h.Virtual {
-		// in real time the number depends on the machine
+		// only in virtual time, since in real time the number depends on the machine's speed
 		l.Errorf("only %d calls", n)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A stepKind is the kind of a step. Re-entries have a kind of their own.
+// A stepKind is the kind of a step. Re-entries are a separate kind.
 type stepKind uint8
 
 const (
@@ -89,10 +89,10 @@ func replyLost(x *transit) error {
 	return failure(backend.Unknown)
 }
 
-// requestLost doesn't carry the step out. The client can't tell that from the error.
+// requestLost doesn't carry the step out. The error leaves open whether the step was carried out.
 func requestLost(x *transit) error { return failure(backend.Unknown) }
 
-// notSent doesn't carry the step out. The error tells the client so.
+// notSent doesn't carry the step out. The error says that the step wasn't carried out.
 func notSent(x *transit) error { return failure(backend.Retry) }
 
 // refused doesn't carry the step out. The error is permanent.
@@ -190,7 +190,7 @@ type rule struct {
 	f     *faultyBackend
 	which which
 	what  fault
-	left  int // number of steps that the fault can still hit; negative: no limit
+	left  int // how many more steps the fault applies to; negative: no limit
 	hit   int
 }
 
@@ -340,7 +340,7 @@ func (f *faultyBackend) batchSizes() []int {
 	return append([]int(nil), f.batches...)
 }
 
-// end ends all faults that hang, and waits for late steps to be carried out.
+// end removes all rules, and stops the faults that hang.
 func (f *faultyBackend) end() {
 	f.mu.Lock()
 	over := f.rules
@@ -412,14 +412,15 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 		f.breach("%v of %q for %v", s.kind, s.owners, s.lease)
 	case s.kind == acquireStep && s.permits > 0:
 		f.permits[s.owner] = s.permits
-	// allowed, because a late acquisition by this owner can follow: see below
+	// allowed even if the owner hasn't acquired permits yet: a late acquisition can follow, see
+	// below
 	case s.kind == releaseStep && f.permits[s.owner] == 0:
 	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
 		f.breach("%v of %d permits by %q, which has acquired %d", s.kind, s.permits, s.owner,
 			f.permits[s.owner])
 	}
-	// An acquisition whose context has ended is allowed to follow the release, because its request
-	// might be sent after the call has returned.
+	// An acquisition whose context has ended may follow the release, because its request might be
+	// sent after the call has returned.
 	if s.kind == acquireStep && f.plain && f.given[s.owner] && ctx.Err() == nil {
 		f.breach("%s was released, and is used again", s.owner)
 	}
@@ -485,7 +486,7 @@ func (f *faultyBackend) Open() backend.Session {
 	if f.hideBatches {
 		s.can.BatchRenewer, s.can.Batcher = nil, nil
 	}
-	s.can.Steps = backend.StepsMayHang // a fault can make a step hang, even if the store can't
+	s.can.Steps = backend.StepsMayHang // because faults can make any step hang
 	return s
 }
 

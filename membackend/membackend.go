@@ -38,7 +38,7 @@ type Backend struct {
 	latches latches
 
 	// One timer serves all objects. It starts a sweep, which removes expired holds and places from
-	// all objects. Each step also removes what has expired in its own object. A sweep works in
+	// all objects. Each step also removes them from the object that it uses. A sweep works in
 	// batches, and unlocks mu between the batches.
 	timer *time.Timer
 	// due is when timer fires, or zero if the timer isn't running. During a sweep, due is the
@@ -68,7 +68,8 @@ func (b *Backend) Open() backend.Session {
 	return &session{b: b, subs: make(map[*subscription]struct{})}
 }
 
-// Limits implements [backend.Backend]. The store supports all kinds of lock, and any lease.
+// Limits implements [backend.Backend]. The store supports all kinds of lock, and leases of any
+// length.
 func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds, Keeps: true} }
 
 // Wipe discards all locks and all places in line, like a server that restarts without its data. It
@@ -144,8 +145,8 @@ func (b *Backend) sweepAt(due, now time.Time) {
 // all of them have expired, that takes some 0.3 ms.
 const portion = 1000
 
-// sweep removes expired holds and places. Otherwise owners that never come back would leave them
-// behind. If a lock becomes free, sweep gives it to the first in line.
+// sweep removes expired holds and places. Without it, those of owners that never come back would
+// remain forever. If a lock becomes free, sweep gives it to the first in line.
 func (b *Backend) sweep() {
 	var n news
 	b.mu.Lock()
@@ -159,8 +160,8 @@ func (b *Backend) sweep() {
 	now := time.Now()
 	var next time.Time
 	seen := 0
-	// The loop may miss locks that are added or changed while mu is unlocked, but the steps that do
-	// so set b.due.
+	// The loop may miss locks that are added or changed while mu is unlocked, but the steps that
+	// add or change them set b.due.
 	for name, o := range b.objects {
 		pruned := o.prune(now)
 		first, granted := o.settle(now)
@@ -209,7 +210,7 @@ func (b *Backend) sweepAgain(next, now time.Time) {
 }
 
 // waiters returns the subscriptions to a name. The caller must hold b.mu, and must unlock it before
-// it wakes them.
+// waking them.
 func (b *Backend) waiters(name string) []*subscription {
 	if len(b.subs[name]) == 0 {
 		return nil
@@ -227,7 +228,7 @@ func (b *Backend) watching(name string) []*subscription {
 type session struct {
 	b      *Backend
 	subs   map[*subscription]struct{}
-	list   *listing // the names for further pages of the current list, or nil
+	list   *listing // the names left for the next pages of the current list, or nil
 	closed bool
 }
 
@@ -568,7 +569,7 @@ type news struct {
 	grants []func()
 }
 
-// grant adds the news that the store gave a lock to the owner of a place. The news is for the
+// grant adds the news that the store gave a lock to the owner of a place. The news goes to the
 // subscriptions of that owner's session.
 func (n *news) grant(subs map[*subscription]struct{}, to place, now time.Time) {
 	g := backend.Grant{Owner: to.owner, Since: now, Lease: grantLease + to.longer}

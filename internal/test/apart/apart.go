@@ -135,8 +135,8 @@ func runApart(t *testing.T, taken string) {
 		cmd.Args = append(cmd.Args, "-test.timeout="+left.String())
 	}
 	cmd.Env = append(os.Environ(), inProcess+"="+taken)
-	// The other process reads the depth. Reading it here as well tells the go command that the
-	// result of this test depends on it.
+	// The other process reads the environment variable for the depth of the tests. Reading it here
+	// as well tells the go command that the result of this test depends on that variable.
 	depth.Now()
 	out, err := cmd.CombinedOutput()
 	switch {
