@@ -213,7 +213,7 @@ func lastsOf(h dlock.Holder) string {
 }
 
 // lastsLongest describes how long the lock stays taken if it isn't renewed. It adds "kept" if all
-// holders have released the lock, which then only stays taken for the time that they asked for.
+// holders have released the lock, which then stays taken only for the time that they asked for.
 func lastsLongest(l *dlock.LockInfo) string {
 	if len(l.Holders) == 0 {
 		return ""

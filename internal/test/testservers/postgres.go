@@ -19,9 +19,9 @@ import (
 	"time"
 )
 
-// PostgresVariable is the environment variable that names the folder of another PostgreSQL, for
-// tests to use instead of the installed one. The programs are in its subfolder bin. If one of them
-// is missing there, such as psql, tests use the installed program.
+// PostgresVariable is the environment variable that names the folder of another PostgreSQL
+// installation, for tests to use instead of the system's own. The programs are in its subfolder
+// bin. If one of them is missing there, such as psql, tests use the installed program.
 const PostgresVariable = "DISTSYNC_POSTGRES"
 
 // postgresFolder returns the folder of PostgreSQL's servers.
@@ -81,8 +81,9 @@ func PostgresURL(addr string) string {
 	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
 }
 
-// Postgres starts a PostgreSQL server with additional settings of the form "name=value". It needs
-// no password. [Server.Restart] keeps its data. A crash of the machine may destroy the data.
+// Postgres starts a PostgreSQL server with additional settings of the form "name=value". Clients
+// need no password. [Server.Restart] keeps the server's data. A crash of the machine may destroy
+// the data.
 func Postgres(t TB, settings ...string) *Server {
 	t.Helper()
 	folder, err := postgresFolder()
@@ -319,8 +320,8 @@ func unprivileged(t TB) *syscall.Credential {
 	return nil
 }
 
-// unprivilegedFolder returns a temporary folder of the test, owned by the user that unprivileged
-// returns.
+// unprivilegedFolder returns a temporary folder for the test. Its owner is the user that the
+// function unprivileged returns.
 func unprivilegedFolder(t TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -359,8 +360,8 @@ func children(pid int) []int {
 	return pids
 }
 
-// killAll kills processes, and waits at most Patience until they are gone. A process that still
-// runs could write into a folder that is being removed.
+// killAll kills processes, and waits until they are gone, but at most for Patience. A process that
+// still runs could write into a folder that is being removed.
 func killAll(pids []int) {
 	for _, pid := range pids {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that the process has already exited
