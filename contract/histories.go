@@ -26,7 +26,7 @@ var historyClients = []struct {
 // A scenario describes the conditions under which users make random calls for a lock.
 type scenario struct {
 	name   string
-	faulty bool          // steps fail in all ways
+	faulty bool          // steps fail in all possible ways
 	forced bool          // some users force-release the lock, and the store loses its data
 	length time.Duration // length of the run in real time
 }
@@ -161,7 +161,8 @@ func (l *historyLab) promptness() time.Duration {
 
 // client returns a client whose steps are recorded. They fail at random if the scenario is faulty.
 func (l *historyLab) client(lease time.Duration) *dlock.Client {
-	// The recorder is below the faults, so it also sees answers that don't reach the client.
+	// The recorder is between the faults and the store, so it also sees answers that don't reach
+	// the client.
 	p := l.processOn(newFaults(l.recorder.Watch(l.store.Backend())),
 		append([]dlock.Option{dlock.WithLease(lease)}, l.opts...)...)
 	if l.scenario.faulty {

@@ -39,8 +39,8 @@ type sentStep struct {
 	kind    stepKind
 	name    string
 	owner   string
-	owners  []string      // the owners, for a step about several
-	lease   time.Duration // of KeepPlaces: how long the places last
+	owners  []string      // the owners, for a step about several owners
+	lease   time.Duration // for KeepPlaces: how long the places last
 	place   time.Duration
 	permits int
 	limit   int
@@ -227,9 +227,9 @@ type faultyBackend struct {
 	batches []int // the sizes of batches of renewals
 	deaf    bool  // drops wake-ups and grants
 	subs    map[string]int
-	given   map[string]bool // owners that were released
+	given   map[string]bool // owners for which a release was sent
 	permits map[string]int  // number of permits that each owner asked for
-	// the case has no re-entries, so no owner may be used again after its release
+	// the case has no re-entries, so no owner may acquire a lock again after its release
 	plain    bool
 	closed   bool
 	breaches []string
@@ -412,8 +412,7 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 		f.breach("%v of %q for %v", s.kind, s.owners, s.lease)
 	case s.kind == acquireStep && s.permits > 0:
 		f.permits[s.owner] = s.permits
-	// allowed even if the owner hasn't acquired permits yet: a late acquisition can follow, see
-	// below
+	// allowed without an acquisition, since a late one by this owner can follow: see below
 	case s.kind == releaseStep && f.permits[s.owner] == 0:
 	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
 		f.breach("%v of %d permits by %q, which has acquired %d", s.kind, s.permits, s.owner,

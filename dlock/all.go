@@ -190,7 +190,7 @@ func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 // of them. It acts for the owner or hold of ctx, as [Locker.Acquire] does. If ctx has neither,
 // Acquire acts for a new owner.
 //
-// The Hold is lost when the first of its locks is lost. The Hold's context then ends with that loss
+// The Hold is lost as soon as one of its locks is lost. The Hold's context then ends with that loss
 // as its cause, but the other locks stay held until [Hold.Release]. Calls with the Hold's context
 // re-enter each of the locks. [Hold.Until] returns the earliest of the locks' times. [Hold.Name]
 // and [Hold.HolderID] return those of all locks, joined by ", ". [Hold.Token], and [Token] of the

@@ -18,11 +18,11 @@ import (
 type Store struct {
 	t    testing.TB
 	mem  *membackend.Backend
-	view memory // its own session, which has no faults
+	view memory // the Store's own session, without faults
 
 	mu       sync.Mutex
 	faults   []fault           // faults of the next steps, in order
-	hanging  chan struct{}     // closed when hanging steps continue; nil: none
+	hanging  chan struct{}     // closed when hanging steps continue; nil: no step hangs
 	paused   chan struct{}     // closed when renewals resume; nil: not paused
 	sessions map[*session]bool // the open sessions
 	waits    map[*waiting]bool

@@ -32,8 +32,8 @@ import (
 type Backend struct {
 	// mu guards everything below, and the fields of all sessions. It is not held during callbacks.
 	mu      sync.Mutex
-	objects map[string]object                     // held locks and lines, some expired
-	subs    map[string]map[*subscription]struct{} // by name of the lock
+	objects map[string]object                     // held locks and lines; some may have expired
+	subs    map[string]map[*subscription]struct{} // by lock name
 	token   uint64                                // the last fencing token
 	latches latches
 
@@ -218,8 +218,8 @@ func (b *Backend) waiters(name string) []*subscription {
 	return slices.Collect(maps.Keys(b.subs[name]))
 }
 
-// watching returns the subscriptions to a name that watch instead of waiting. The caller must hold
-// b.mu.
+// watching returns the subscriptions to a name whose subscribers only watch, and don't wait for the
+// lock. The caller must hold b.mu.
 func (b *Backend) watching(name string) []*subscription {
 	return slices.DeleteFunc(b.waiters(name), func(sub *subscription) bool { return !sub.watches })
 }
@@ -515,7 +515,7 @@ func (s *session) Close() error {
 // subscription implements [backend.Subscription].
 type subscription struct {
 	s       *session
-	all     map[string]map[*subscription]struct{} // the table that has the subscription
+	all     map[string]map[*subscription]struct{} // the table that contains the subscription
 	name    string
 	watches bool // the subscriber doesn't wait for the lock
 	wake    func(backend.Wakeup)

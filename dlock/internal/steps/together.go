@@ -8,7 +8,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// An Answer is the result or the error of one of several steps.
+// An Answer is the result or the error of one step in a batch.
 type Answer[Res any] struct {
 	Res Res
 	Err error

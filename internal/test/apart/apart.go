@@ -23,8 +23,8 @@ import (
 )
 
 // SideBySide sets the number of tests that run in parallel. That number may exceed the number of
-// processors, since the tests mostly wait. With the race detector, three quarters of that number
-// run in parallel. Call SideBySide in TestMain.
+// processors, since the tests mostly wait. With the race detector, only three quarters of that
+// number run in parallel. Call SideBySide in TestMain.
 func SideBySide(tests int) {
 	flag.Parse()
 	at := max(int(float64(tests)*share), 1)

@@ -261,7 +261,7 @@ func (u *user) few(l Lock) int {
 	return 1 + u.dice.IntN(l.Permits)
 }
 
-// use is a user's work with permits.
+// use makes random calls while the user holds permits.
 func (u *user) use(b *Borrower, l Lock, loan *Loan) {
 	// detach the context, so that nested acquisitions don't end with this loan
 	ctx := context.WithoutCancel(loan.Context())
@@ -322,7 +322,7 @@ func (u *user) goOn(ctx context.Context, p *Party) {
 	}
 }
 
-// do is a round with Do.
+// do makes the calls of a round, with Do.
 func (u *user) do(ctx context.Context, p *Party) {
 	inside := ctx
 	p.Do(ctx, u.askAndWait(), func(ctx context.Context) {
@@ -335,7 +335,7 @@ func (u *user) do(ctx context.Context, p *Party) {
 	u.goOn(inside, p.Beside)
 }
 
-// take is a round with Acquire.
+// take makes the calls of a round, with Acquire.
 func (u *user) take(ctx context.Context, p *Party) {
 	h := p.Take(ctx, u.askAndWait())
 	if h == nil {
@@ -382,7 +382,7 @@ func (u *user) acquire(ctx context.Context, p *Party) bool {
 	return p.Acquire(ctx, u.ask())
 }
 
-// inside is the work of a holder.
+// inside makes random calls while the user holds the lock.
 func (u *user) inside(ctx context.Context, p *Party, nests bool) {
 	p.Check(ctx)
 	for range u.dice.IntN(4) {

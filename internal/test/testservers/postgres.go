@@ -24,7 +24,7 @@ import (
 // bin. If one of them is missing there, such as psql, tests use the installed program.
 const PostgresVariable = "DISTSYNC_POSTGRES"
 
-// postgresFolder returns the folder of PostgreSQL's servers.
+// postgresFolder returns the folder that contains the programs of PostgreSQL servers.
 var postgresFolder = sync.OnceValues(func() (string, error) {
 	if root := os.Getenv(PostgresVariable); root != "" {
 		return filepath.Join(root, "bin"), nil
@@ -298,8 +298,8 @@ func (s *Server) quit() {
 	s.Kill()
 }
 
-// unprivileged returns the user that runs servers that refuse to run as root. It returns nil if
-// that is the test's own user.
+// unprivileged returns the user for servers that refuse to run as root. It returns nil if that is
+// the test's own user.
 func unprivileged(t TB) *syscall.Credential {
 	t.Helper()
 	if os.Getuid() != 0 {
