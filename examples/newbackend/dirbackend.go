@@ -202,7 +202,7 @@ func (s dirSession) Look(ctx context.Context, req backend.LookRequest) (backend.
 // Close does nothing, since there is nothing to close. It must not release locks.
 func (s dirSession) Close() error { return nil }
 
-// A change is what a step does to the lock's file.
+// A change is a step's effect on the lock's file.
 type change int
 
 const (

@@ -52,8 +52,7 @@ const keeping = force + 1
 
 const kept = renewedNot + 1
 
-// A call is what the model records of one call of Lock. Its index in LineState is the call's
-// number.
+// A call records the state of one call of Lock. Its index in LineState is the call's number.
 type call struct {
 	at    uint8
 	stood bool  // its client knows that the call had a place

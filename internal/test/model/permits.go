@@ -24,7 +24,7 @@ type Permits struct {
 
 const maxHolders = 3
 
-// had is what the store records for a party: its permits, and their remaining time.
+// had is the store's record of a party: its permits, and their remaining time.
 type had struct{ permits, left uint8 }
 
 // PermitsState is a state of the model. Its requests and calls are like those of the Line model.

@@ -51,7 +51,7 @@ var sides = [...]string{"read", "write"}
 // leavingIt is the value of claim.use once the last release has been sent.
 const leavingIt = over + 1
 
-// A claim is what a client knows about the read lock or the write lock of an owner string.
+// A claim records what a client knows about the read lock or the write lock of an owner string.
 type claim struct {
 	use  uint8
 	left uint8 // the time until the client's own deadline
