@@ -15,7 +15,7 @@ import (
 
 var valkeylockScripts = []string{"get", "set", "pexpireat", "del"}
 
-// valkeyContenders lists the contenders on Valkey. Their floor is the same as on Redis, go-redis
+// valkeyContenders lists the contenders on Valkey. Their floor is the same as on Redis: go-redis
 // with a connection pool. So their ratios show the benefit of sending the requests of many
 // goroutines together.
 var valkeyContenders = []contender{

@@ -23,7 +23,7 @@ var historyClients = []struct {
 	{"asking the store", []dlock.Option{dlock.WithHandover(0)}},
 }
 
-// A scenario describes the conditions under which users make random calls for a lock.
+// A scenario describes the conditions under which users make random calls on locks.
 type scenario struct {
 	name   string
 	faulty bool          // steps fail in all possible ways

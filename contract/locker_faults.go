@@ -89,7 +89,7 @@ func replyLost(x *transit) error {
 	return failure(backend.Unknown)
 }
 
-// requestLost doesn't carry the step out. The error leaves open whether the step was carried out.
+// requestLost doesn't carry the step out. The error doesn't say whether the step was carried out.
 func requestLost(x *transit) error { return failure(backend.Unknown) }
 
 // notSent doesn't carry the step out. The error says that the step wasn't carried out.
@@ -166,8 +166,7 @@ func unsure(x *transit) error {
 	return x.carryOut(x.ctx)
 }
 
-// before returns a fault that first calls the function other, which changes the store, and then
-// carries the step out.
+// before returns a fault that calls other, which changes the store, and then carries the step out.
 func before(other func()) fault {
 	return func(x *transit) error {
 		other()
@@ -175,8 +174,8 @@ func before(other func()) fault {
 	}
 }
 
-// after returns a fault that carries the step out, and then calls the function other, which changes
-// the store before the client receives the answer.
+// after returns a fault that carries the step out, and then calls other, which changes the store
+// before the client receives the answer.
 func after(other func()) fault {
 	return func(x *transit) error {
 		err := x.carryOut(x.ctx)
@@ -209,7 +208,7 @@ func (r *rule) hits() int {
 }
 
 // faultyBackend passes a client's steps on to a backend, records them, and injects faults. It
-// offers the store's capabilities, unless they are hidden. It also checks that the client keeps its
+// offers the store's capabilities, except hidden ones. It also checks that the client keeps its
 // side of the contract in package backend.
 type faultyBackend struct {
 	inner       backend.Backend

@@ -460,7 +460,7 @@ func prolong(e *env, step func(a party, name string) (held bool)) {
 		a.acquires(name, lease)
 		a.acquires(name, lease)
 		if step(a, name) {
-			// After the sleep the first lease is sure to have expired, even by the store's clock.
+			// After the sleep the first lease has certainly expired, even by the store's clock.
 			e.sleep(lease + lease/2 + e.leaseStep())
 			b.refused(name, lease)
 			if a.look(name).Count == 0 {

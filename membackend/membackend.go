@@ -142,7 +142,7 @@ func (b *Backend) sweepAt(due, now time.Time) {
 }
 
 // portion is the number of objects that a sweep looks at before it briefly unlocks the mutex. If
-// all of them have expired, that takes some 0.3 ms.
+// all of them have expired, that takes about 0.3 ms.
 const portion = 1000
 
 // sweep removes expired holds and places. Without it, those of owners that never come back would
@@ -200,8 +200,8 @@ func (b *Backend) sweepAgain(next, now time.Time) {
 	if next.IsZero() || !b.due.IsZero() && b.due.Before(next) {
 		next = b.due
 	}
-	// A sweep takes some 50 ns per object. Thanks to this minimum pause, sweeps take at most 1 % of
-	// the time, even if leases expire all the time.
+	// A sweep takes about 50 ns per object. Thanks to this minimum pause, sweeps take at most 1 %
+	// of the time, even if leases expire all the time.
 	if earliest := now.Add(time.Duration(len(b.objects)) * 5 * time.Microsecond); next.Before(
 		earliest) {
 		next = earliest

@@ -116,7 +116,7 @@ func (s dirSession) Acquire(
 	return res, err
 }
 
-// nextToken returns the next token of a name. The token is written before the lock. A process that
+// nextToken returns the next token for a name. The token is written before the lock. A process that
 // dies in between skips a token, but no token is used twice.
 func (s dirSession) nextToken(name string) (uint64, error) {
 	path := lockPath(s.dir, name) + ".token"

@@ -82,7 +82,7 @@ type voter struct {
 	regained uint8 // stores whose bit is set in never, and that have the name again
 	repairs  uint8 // stores that were asked again and whose answer is awaited
 	perhaps  uint8 // stores that were asked again and whose answer isn't awaited
-	said     uint8 // what never would be without the mutation
+	said     uint8 // like never, but not affected by mutations
 	lead     uint8 // the store that askNext asked last
 	down     uint8 // stores that it believes to be down
 	listens  uint8 // 1 + the index of the store to whose messages it listens; 0 means none yet

@@ -276,8 +276,9 @@ func postgresReady(addr string) error {
 	}
 }
 
-// quit asks a server to shut down, so that it releases its resources, and kills it only afterwards.
-// A PostgreSQL server that is killed leaves shared memory behind, which may be scarce.
+// quit asks a server to shut down, so that it can release its resources, and kills it if it is
+// still running after 5 s. A PostgreSQL server that is killed leaves shared memory behind, which
+// may be scarce.
 func (s *Server) quit() {
 	s.mu.Lock()
 	cmd, exited := s.cmd, s.exited
