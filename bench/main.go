@@ -1,5 +1,5 @@
 // Bench compares the locks of this repository with other Go packages for distributed locks. It also
-// compares them with a floor, which is a client that locks without a lock package.
+// compares them with a baseline, called the floor: a client that locks without a lock package.
 //
 //	go -C bench run . [-only W1,W3] [-on Redis] [-rounds 3] [-quick]
 //		[-json FILE] [-out DIR] [-profile DIR]

@@ -15,8 +15,8 @@ import (
 
 var valkeylockScripts = []string{"get", "set", "pexpireat", "del"}
 
-// valkeyContenders lists the contenders on Valkey. Their floor is the same as on Redis, go-redis
-// with a connection pool. So their ratios show what is gained by sending the requests of many
+// valkeyContenders lists the contenders on Valkey. Their floor is the same as on Redis: go-redis
+// with a connection pool. So their ratios show the benefit of sending the requests of many
 // goroutines together.
 var valkeyContenders = []contender{
 	{name: "bare go-redis", store: onValkey, in: []string{"W1", "W12"}, role: floor,

@@ -23,10 +23,10 @@ var historyClients = []struct {
 	{"asking the store", []dlock.Option{dlock.WithHandover(0)}},
 }
 
-// A scenario describes the conditions under which users make random calls for a lock.
+// A scenario describes the conditions under which users make random calls on locks.
 type scenario struct {
 	name   string
-	faulty bool          // steps fail in all ways
+	faulty bool          // steps fail in all possible ways
 	forced bool          // some users force-release the lock, and the store loses its data
 	length time.Duration // length of the run in real time
 }
@@ -60,8 +60,8 @@ func runHistories(t *testing.T, h Harness) {
 	}
 }
 
-// runHistory runs users that make random calls, and checks their history. In a bubble it does so
-// several times, because a run takes little real time.
+// runHistory runs users that make random calls, and checks their history. With virtual time it does
+// so several times, because a run then takes little real time.
 func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 	runs := 1
 	if h.Virtual {
@@ -74,7 +74,8 @@ func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 		if t.Failed() || t.Skipped() {
 			return
 		}
-		// The search runs after the case, so that the case's watchdog doesn't limit its time.
+		// The history is checked after the case has ended, so that the case's watchdog doesn't
+		// limit the time for the check.
 		hl.recorder.Verify(t, hl.seed, hl.rules)
 	}
 }
@@ -160,7 +161,8 @@ func (l *historyLab) promptness() time.Duration {
 
 // client returns a client whose steps are recorded. They fail at random if the scenario is faulty.
 func (l *historyLab) client(lease time.Duration) *dlock.Client {
-	// The recorder is below the faults, so it also sees answers that don't reach the client.
+	// The recorder is between the faults and the store, so it also sees answers that don't reach
+	// the client.
 	p := l.processOn(newFaults(l.recorder.Watch(l.store.Backend())),
 		append([]dlock.Option{dlock.WithLease(lease)}, l.opts...)...)
 	if l.scenario.faulty {
@@ -245,7 +247,7 @@ func (l *historyLab) settleDown() {
 		}
 	}
 	if n := l.recorder.Count(); n < 200 && l.h.Virtual {
-		// in real time the number depends on the machine
+		// only in virtual time, since in real time the number depends on the machine's speed
 		l.Errorf("only %d calls", n)
 	}
 }

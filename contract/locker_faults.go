@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A stepKind is the kind of a step. Re-entries have a kind of their own.
+// A stepKind is the kind of a step. Re-entries are a separate kind.
 type stepKind uint8
 
 const (
@@ -39,8 +39,8 @@ type sentStep struct {
 	kind    stepKind
 	name    string
 	owner   string
-	owners  []string      // the owners, for a step about several
-	lease   time.Duration // of KeepPlaces: how long the places last
+	owners  []string      // the owners, for a step about several owners
+	lease   time.Duration // for KeepPlaces: how long the places last
 	place   time.Duration
 	permits int
 	limit   int
@@ -89,10 +89,10 @@ func replyLost(x *transit) error {
 	return failure(backend.Unknown)
 }
 
-// requestLost doesn't carry the step out. The client can't tell that from the error.
+// requestLost doesn't carry the step out. The error doesn't say whether the step was carried out.
 func requestLost(x *transit) error { return failure(backend.Unknown) }
 
-// notSent doesn't carry the step out. The error tells the client so.
+// notSent doesn't carry the step out. The error says that the step wasn't carried out.
 func notSent(x *transit) error { return failure(backend.Retry) }
 
 // refused doesn't carry the step out. The error is permanent.
@@ -166,8 +166,7 @@ func unsure(x *transit) error {
 	return x.carryOut(x.ctx)
 }
 
-// before returns a fault that first calls the function other, which changes the store, and then
-// carries the step out.
+// before returns a fault that calls other, which changes the store, and then carries the step out.
 func before(other func()) fault {
 	return func(x *transit) error {
 		other()
@@ -175,8 +174,8 @@ func before(other func()) fault {
 	}
 }
 
-// after returns a fault that carries the step out, and then calls the function other, which changes
-// the store before the client receives the answer.
+// after returns a fault that carries the step out, and then calls other, which changes the store
+// before the client receives the answer.
 func after(other func()) fault {
 	return func(x *transit) error {
 		err := x.carryOut(x.ctx)
@@ -190,7 +189,7 @@ type rule struct {
 	f     *faultyBackend
 	which which
 	what  fault
-	left  int // number of steps that the fault can still hit; negative: no limit
+	left  int // how many more steps the fault applies to; negative: no limit
 	hit   int
 }
 
@@ -209,7 +208,7 @@ func (r *rule) hits() int {
 }
 
 // faultyBackend passes a client's steps on to a backend, records them, and injects faults. It
-// offers the store's capabilities, unless they are hidden. It also checks that the client keeps its
+// offers the store's capabilities, except hidden ones. It also checks that the client keeps its
 // side of the contract in package backend.
 type faultyBackend struct {
 	inner       backend.Backend
@@ -227,9 +226,9 @@ type faultyBackend struct {
 	batches []int // the sizes of batches of renewals
 	deaf    bool  // drops wake-ups and grants
 	subs    map[string]int
-	given   map[string]bool // owners that were released
+	given   map[string]bool // owners for which a release was sent
 	permits map[string]int  // number of permits that each owner asked for
-	// the case has no re-entries, so no owner may be used again after its release
+	// the case has no re-entries, so no owner may acquire a lock again after its release
 	plain    bool
 	closed   bool
 	breaches []string
@@ -340,7 +339,7 @@ func (f *faultyBackend) batchSizes() []int {
 	return append([]int(nil), f.batches...)
 }
 
-// end ends all faults that hang, and waits for late steps to be carried out.
+// end removes all rules, and stops the faults that hang.
 func (f *faultyBackend) end() {
 	f.mu.Lock()
 	over := f.rules
@@ -412,14 +411,14 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 		f.breach("%v of %q for %v", s.kind, s.owners, s.lease)
 	case s.kind == acquireStep && s.permits > 0:
 		f.permits[s.owner] = s.permits
-	// allowed, because a late acquisition by this owner can follow: see below
+	// allowed without an acquisition, since a late one by this owner can follow: see below
 	case s.kind == releaseStep && f.permits[s.owner] == 0:
 	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
 		f.breach("%v of %d permits by %q, which has acquired %d", s.kind, s.permits, s.owner,
 			f.permits[s.owner])
 	}
-	// An acquisition whose context has ended is allowed to follow the release, because its request
-	// might be sent after the call has returned.
+	// An acquisition whose context has ended may follow the release, because its request might be
+	// sent after the call has returned.
 	if s.kind == acquireStep && f.plain && f.given[s.owner] && ctx.Err() == nil {
 		f.breach("%s was released, and is used again", s.owner)
 	}
@@ -485,7 +484,7 @@ func (f *faultyBackend) Open() backend.Session {
 	if f.hideBatches {
 		s.can.BatchRenewer, s.can.Batcher = nil, nil
 	}
-	s.can.Steps = backend.StepsMayHang // a fault can make a step hang, even if the store can't
+	s.can.Steps = backend.StepsMayHang // because faults can make any step hang
 	return s
 }
 

@@ -72,8 +72,8 @@ func breakingLine(l *lab) {
 	}
 }
 
-// tryOnce calls TryLock and, if that acquires the lock, unlocks. TryLock is allowed to return an
-// error. But it must not report that the lock is held, since nobody holds it.
+// tryOnce calls TryLock and, if that acquires the lock, unlocks. TryLock may return an error. But
+// it must not report that the lock is held, since nobody holds it.
 func (l *lab) tryOnce(p *process, name string) {
 	l.Helper()
 	lk := p.Locker(name)

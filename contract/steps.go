@@ -43,7 +43,7 @@ var acquireCases = []testCase{
 			a.acquires("lock", lease)
 			for _, other := range []time.Duration{lease, 2 * lease, e.legal(lease / 2)} {
 				res := b.refused("lock", other)
-				if res.Remaining >= 0 { // if negative, the store doesn't know the remaining time
+				if res.Remaining >= 0 { // negative if the store doesn't know it
 					e.checkRemaining("Acquire", res.Remaining, lease, start)
 				}
 			}
@@ -460,7 +460,7 @@ func prolong(e *env, step func(a party, name string) (held bool)) {
 		a.acquires(name, lease)
 		a.acquires(name, lease)
 		if step(a, name) {
-			// After the sleep the first lease is sure to have expired, even by the store's clock.
+			// After the sleep the first lease has certainly expired, even by the store's clock.
 			e.sleep(lease + lease/2 + e.leaseStep())
 			b.refused(name, lease)
 			if a.look(name).Count == 0 {
@@ -477,7 +477,7 @@ func prolong(e *env, step func(a party, name string) (held bool)) {
 }
 
 // oddNames are names and owners that a store could confuse with each other, or with names that it
-// uses itself.
+// uses internally.
 var oddNames = []string{
 	"lock", "Lock", "LOCK", "lock ", " lock", "lock:1", "lock:", ":", "lock1", "lock/1", "/",
 	"a/../lock", ".", "..",
@@ -698,8 +698,8 @@ var concurrencyCases = []testCase{
 			const parties, rounds = 8, 15
 			lease := e.longLease()
 			var inside atomic.Int32
-			// The lock guards the variable counter. The race detector doesn't know the lock, but
-			// learns the order of the accesses from the atomic variable named inside.
+			// The lock guards the variable counter. The race detector doesn't know about the lock,
+			// but learns the order of the accesses from the atomic variable named inside.
 			counter := 0
 			sessions := make([]backend.Session, parties)
 			for i := range sessions {

@@ -31,7 +31,7 @@ func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcom
 	}
 }
 
-// isKept checks that a lock is kept for the given time, which can't have begun before since.
+// isKept checks that a lock is kept for the given time. That time began at since or later.
 func (p party) isKept(name string, keep time.Duration, since time.Time) {
 	p.e.Helper()
 	res := p.look(name)
@@ -66,7 +66,7 @@ var keepCases = []testCase{
 					p.isKept(name, keep, start)
 				}
 				res := b.refused(name, lease)
-				if res.Remaining >= 0 { // if negative, the store doesn't know the remaining time
+				if res.Remaining >= 0 { // negative if the store doesn't know it
 					e.checkRemaining("Acquire", res.Remaining, keep, start)
 				}
 			}

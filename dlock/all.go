@@ -11,7 +11,7 @@ import (
 
 // MultiLocker treats several locks as one. A call gets all of them or none. It implements
 // [sync.Locker]. The locks can be of different kinds, and belong to different clients and stores.
-// Its methods act like those of a Locker. The rules of [Locker] for plain calls and owners apply to
+// The methods act like those of a Locker. The rules of [Locker] for plain calls and owners apply to
 // each lock. For example, an owner that already holds one of the locks re-enters it.
 //
 // A call never waits while it holds some of the locks, so programs that want the same locks in
@@ -190,13 +190,13 @@ func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 // of them. It acts for the owner or hold of ctx, as [Locker.Acquire] does. If ctx has neither,
 // Acquire acts for a new owner.
 //
-// The Hold is lost when the first of its locks is lost. The Hold's context then ends with that loss
+// The Hold is lost as soon as one of its locks is lost. The Hold's context then ends with that loss
 // as its cause, but the other locks stay held until [Hold.Release]. Calls with the Hold's context
 // re-enter each of the locks. [Hold.Until] returns the earliest of the locks' times. [Hold.Name]
 // and [Hold.HolderID] return those of all locks, joined by ", ". [Hold.Token], and [Token] of the
 // Hold's context, return the token of the last Locker given to [All] that has tokens. To get the
-// token of another lock, acquire that lock with the context. [Hold.Release] releases all locks
-// concurrently, and joins the errors.
+// token of another lock, acquire that lock again with the Hold's context. [Hold.Release] releases
+// all locks concurrently, and joins the errors.
 func (m *MultiLocker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	t, err := m.acquire(ctx, "acquire", true, acquireOptions{}, opts)
 	if err != nil {
@@ -299,8 +299,8 @@ func (m *MultiLocker) unlock(ctx context.Context) []*part {
 	return t.given
 }
 
-// toUnlock returns the hold that an unlock by the caller releases, which can be a lost one. If
-// there is none, it returns the reason.
+// toUnlock returns the hold that an unlock by the caller would release. This hold may already be
+// lost. If there is no hold, toUnlock returns the reason.
 func (l *Locker) toUnlock(who caller) (*hold, error) {
 	switch {
 	case l.name == "":

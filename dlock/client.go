@@ -64,8 +64,8 @@ func New(b backend.Backend, opts ...Option) *Client {
 	if c.id == "" {
 		c.id = newID()
 	} else {
-		// Other clients may have the same id. Their owner strings must differ from this client's,
-		// so this client's numbers start at a random value.
+		// Other clients may have the same id. To keep their owner strings distinct, each client
+		// starts to number them at a random value.
 		c.state.number = mathrand.Uint64N(1 << 62)
 	}
 	if least := b.Limits().MinLease; c.lease < least {

@@ -6,7 +6,7 @@ import "github.com/seed951563bd/distsync/backend"
 // Its String method returns its name.
 type Kind = backend.Kind
 
-// Kinds of lock, with the calls that make them.
+// The kinds of lock, with the methods that create a lock of each kind.
 const (
 	KindPlain   = backend.Exclusive // [Client.Locker]
 	KindFenced  = backend.Fenced    // [Client.FencedLocker], and [Client.Election]

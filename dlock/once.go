@@ -27,9 +27,8 @@ import (
 // Once never waits for another call. Each call is a separate owner, whatever owner ctx names. So
 // within fn, a call for the same occasion returns ErrHeld. fn gets the context of a hold (see
 // [Hold.Context]): the lock is renewed while fn runs, and the context ends if the lock is lost. If
-// fn returns nil, the lock then stays taken for the time given as keep, and other calls are told
-// that fn has succeeded. If fn returns an error, panics, or ends its goroutine, the lock is free at
-// once.
+// fn returns nil, the lock then stays taken for the duration keep, and other calls are told that fn
+// has succeeded. If fn returns an error, panics, or ends its goroutine, the lock is free at once.
 //
 // fn runs at least once for an occasion. It must cope with running more than once, since it can run
 // again in three cases:
@@ -41,10 +40,10 @@ import (
 //   - The store didn't answer the release within 5 s. The release goes on in the background, and
 //     might come too late. The error wraps [ErrUnavailable], with the Op "unlock".
 //
-// When the time given as keep has passed, the occasion is forgotten, and a later call runs fn
-// again. So keep must be longer than the greatest time between the calls of any two replicas. Wrong
-// clocks, late starts, and repeated calls after an error add to that time. An hour is right for
-// most jobs. A day costs only one key in the store for that time.
+// After that duration the occasion is forgotten, and a later call runs fn again. So keep must be
+// longer than the greatest time between the calls of any two replicas. Wrong clocks, late starts,
+// and repeated calls after an error increase that time. An hour is right for most jobs. Even a day
+// costs no more than one key in the store for a day.
 //
 // Once fails before fn runs if keep isn't positive or is above ten years, if the occasion is empty,
 // or if the store can't keep a lock taken. In the last case the error wraps

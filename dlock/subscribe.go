@@ -64,7 +64,7 @@ func (q *queue) listen(c *Client) {
 	})
 }
 
-// told passes on a wake-up from the store to the calls of a queue.
+// told passes a wake-up from the store on to the calls in a queue.
 func (q *queue) told(c *Client) {
 	s := c.lock()
 	defer c.unlock()

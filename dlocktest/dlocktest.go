@@ -18,11 +18,11 @@ import (
 type Store struct {
 	t    testing.TB
 	mem  *membackend.Backend
-	view memory // its own session, which has no faults
+	view memory // the Store's own session, without faults
 
 	mu       sync.Mutex
 	faults   []fault           // faults of the next steps, in order
-	hanging  chan struct{}     // closed when hanging steps continue; nil: none
+	hanging  chan struct{}     // closed when hanging steps continue; nil: no step hangs
 	paused   chan struct{}     // closed when renewals resume; nil: not paused
 	sessions map[*session]bool // the open sessions
 	waits    map[*waiting]bool
@@ -84,8 +84,9 @@ func (s *Store) Limits() backend.Limits { return s.mem.Limits() }
 // store, the holders aren't notified. A holder finds out at its next renewal, after at most a third
 // of its lease. With a fixed lease it finds out when the lease expires. Then the context of a Do or
 // Hold ends, with a dlock.Loss as its cause. The reason is LossGone, or LossTaken if another client
-// has acquired the lock meanwhile. So wait until that context ends. In a bubble, this takes no
-// real time. Elsewhere, give the client a short lease. Lose fails t if the lock is free.
+// has acquired the lock meanwhile. So wait until that context ends. In a testing/synctest bubble,
+// this takes no real time. Elsewhere, give the client a short lease. Lose fails t if the lock is
+// free.
 func (s *Store) Lose(name string) {
 	s.t.Helper()
 	i := s.inspect(name)

@@ -23,7 +23,7 @@ import (
 // it holds the lock by its place, restored places go behind it. The transaction that creates a
 // place checks that the lock hasn't changed since it was read.
 
-// A line is what a step knows about a lock and about the places in line for it.
+// A line records what a step knows about a lock and the places in line for it.
 type line struct {
 	rev    int64    // the revision of this state; 0 if not known
 	lock   record   // the lock's key

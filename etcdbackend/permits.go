@@ -77,7 +77,7 @@ func (s *session) countOut(ctx context.Context, a *attempt) (stock, error) {
 	return s.stock(a.id, res)
 }
 
-// stock parses the answer to the requests of [store.reads] for an attempt that wants permits.
+// stock parses the answer to the reads (see [store.reads]) of an attempt that wants permits.
 func (s *session) stock(id holdID, res *pb.TxnResponse) (at stock, err error) {
 	kvs, err := ranges(res, 3)
 	if err != nil {

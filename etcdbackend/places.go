@@ -52,7 +52,7 @@ type placeSet struct {
 	looks  []look // some of the last looks, oldest first
 }
 
-// A place is what the session knows about an owner in line.
+// A place records what the session knows about an owner in line.
 type place struct {
 	until time.Time
 	doubt bool   // a request that creates the place wasn't answered

@@ -44,9 +44,9 @@ func (s *session) foundScene(_ context.Context, a *attempt, key record) (scene, 
 	}
 }
 
-// scene parses the answer to the requests of [store.reads]. A writer's requests read the lock's key
-// and the readers' keys. A reader's requests read the reader's own key, the lock's key, the notes,
-// and keys of other kinds of lock.
+// scene parses the answer to an attempt's reads (see [store.reads]). An attempt to write reads the
+// lock's key and the readers' keys. An attempt to read reads the reader's own key, the lock's key,
+// the notes, and keys of other kinds of lock.
 func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	at.rev = res.Header.GetRevision()
 	if id.role == writeRole {
@@ -248,8 +248,8 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 	}
 }
 
-// seeReads finds out who reads and who writes. It looks at the lock as an attempt to write would,
-// and returns that attempt and the scene.
+// seeReads finds out who reads and who writes. It reads the keys that an attempt to write reads,
+// and returns such an attempt and the scene.
 func (s *session) seeReads(ctx context.Context, reads *attempt) (*attempt, scene, error) {
 	a := &attempt{id: writeOf(reads.id)}
 	s.excludeOthers(a)

@@ -11,9 +11,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A watchedLine is what a subscription knows about a fair lock, from one look and all later events.
-// So when an event reports that the lock was freed, the client knows at once whether one of its
-// waiting calls now holds it.
+// A watchedLine records what a subscription knows about a fair lock, from one look and all later
+// events. With it, a waiting call of this client knows that it holds the lock as soon as the event
+// arrives that freed the lock.
 type watchedLine struct {
 	session *session
 	name    string

@@ -18,13 +18,13 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A watcher keeps all subscriptions of a session, on one watch stream. The client library's own
-// watcher would restore a broken stream without reporting it. It also needs two goroutines for each
-// watch.
+// A watcher serves all subscriptions of a session with one watch stream. The client library's own
+// watcher would restore a broken stream without reporting that, and would need two goroutines for
+// each watch.
 //
-// Watches begin at the current revision. If they began in the past, a server would serve them from
-// a loop that runs ten times a second. Instead, subscribers are woken if they may have missed an
-// event while there was no stream.
+// All watches begin at the current revision, because a server serves watches that begin in the past
+// from a loop that runs only ten times a second. Subscribers that may have missed an event while
+// there was no stream are woken instead.
 //
 // There are three goroutines, named after their methods: run opens streams and sends requests,
 // receive handles the messages that arrive, and check makes sure that messages arrive. A stream is
@@ -45,7 +45,7 @@ type watcher struct {
 	lines    map[string]*watchedLine // of the latest subscription, by lock name
 	watches  map[int64]*subscription // the watches requested on the current stream, by id
 	queue    []*pb.WatchRequest      // to send on the current stream
-	asked    []int64                 // watches whose creation isn't answered yet, in order
+	asked    []int64                 // watches whose creation hasn't been answered yet, in order
 	heard    bool                    // a message has arrived since the last check
 	failures int                     // consecutive streams on which no watch was confirmed
 	learners int                     // consecutive streams that learners have refused
@@ -71,7 +71,7 @@ type subscription struct {
 	broken bool  // the subscriber was told that the subscription is broken
 	closed bool
 	answer chan error  // the result of Subscribe
-	later  *time.Timer // wakes the subscriber after those ahead of it; nil before its first use
+	later  *time.Timer // for a delayed wake-up, after the sessions ahead; nil before its first use
 }
 
 const (
@@ -105,7 +105,7 @@ func (w *watcher) close() { w.stop() }
 // key.
 type shared struct {
 	reads, notes []byte
-	toRead       func() bool // reports whether some call of this client might be waiting to read
+	toRead       func() bool // reports whether a call of this client might be waiting to read
 }
 
 // Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called
@@ -183,7 +183,7 @@ func (sub *subscription) wait(ctx context.Context) (_ backend.Subscription, err 
 	return sub, nil
 }
 
-// add adds a subscription. The result is sent to sub.answer later. After failed streams, add
+// add adds a subscription. The result is sent to sub.answer later. If the last stream failed, add
 // returns an error until a new stream may be opened.
 func (w *watcher) add(sub *subscription) error {
 	w.mu.Lock()
@@ -398,7 +398,8 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 	w.heard = true
 	id := res.WatchId
 	if res.Created && len(w.asked) > 0 {
-		// If a watch is refused, the answer has no id. But answers come in order.
+		// The answer to a refused watch contains no id. But the answers come in the order of the
+		// requests.
 		id = w.asked[0]
 		w.asked = w.asked[1:]
 	}
@@ -429,12 +430,13 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 	return nil, nil
 }
 
-// changed handles events about a lock's keys. It returns the function that wakes the subscriber
-// now, or nil. The caller must hold w.mu.
+// changed handles events about a lock's keys. It returns a function that wakes the subscriber, or
+// nil if the subscriber needn't be woken now. The caller must hold w.mu.
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
-	// Each of these is the revision of the last event of one type, or 0. inTurn: the lock may have
-	// become free, but the sessions ahead come first. atOnce: the lock may have become free, and no
-	// session needs to let others go first. taken: the lock was taken.
+	// These are the revisions of the last events that had certain effects, or 0 if there were none.
+	// After the event inTurn, the lock may be free, but sessions ahead come first. After atOnce,
+	// the lock may be free, and nobody has to let others go first. With the event taken, someone
+	// acquired the lock.
 	var inTurn, atOnce, taken int64
 	for i, e := range events {
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
@@ -554,8 +556,8 @@ func (sub *subscription) tells(broken error, wake func()) func() {
 
 var staleToken = []error{rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision}
 
-// reason returns the reason why a watch was canceled. If it was too slow, the answer contains a
-// revision. Otherwise the server gives the text of a gRPC error.
+// reason returns the reason why the server canceled a watch. If the watch was too slow, the
+// server's answer contains a revision. Otherwise it contains the text of a gRPC error.
 func reason(res *pb.WatchResponse) error {
 	if res.CompactRevision != 0 {
 		return rpctypes.ErrCompacted
@@ -567,10 +569,9 @@ func reason(res *pb.WatchResponse) error {
 	return rpctypes.Error(errors.New(text))
 }
 
-// lost records that a stream has broken, and with it all watches. They are requested again on the
-// next stream. Calls to Subscribe that are still waiting for an answer get an error instead, unless
-// a learner refused the stream. The returned functions tell subscribers that their subscriptions
-// have broken.
+// lost records that a stream, and with it every watch, has ended. The next stream requests the
+// watches again. Calls to Subscribe that are still waiting for an answer fail, unless a learner
+// refused the stream. The returned functions tell subscribers that their subscriptions have broken.
 func (w *watcher) lost(err error, served bool) (tell []func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -603,7 +604,7 @@ func (w *watcher) lost(err error, served bool) (tell []func()) {
 		}
 		w.create(sub)
 		if again {
-			continue // if the subscription is broken, its subscriber was told before
+			continue // if the subscription is broken, its subscriber already knows
 		}
 		if t := sub.tells(w.failed, nil); t != nil && w.ctx.Err() == nil {
 			tell = append(tell, t)

@@ -32,13 +32,13 @@ import (
 type Backend struct {
 	// mu guards everything below, and the fields of all sessions. It is not held during callbacks.
 	mu      sync.Mutex
-	objects map[string]object                     // held locks and lines, some expired
-	subs    map[string]map[*subscription]struct{} // by name of the lock
+	objects map[string]object                     // held locks and lines; some may have expired
+	subs    map[string]map[*subscription]struct{} // by lock name
 	token   uint64                                // the last fencing token
 	latches latches
 
 	// One timer serves all objects. It starts a sweep, which removes expired holds and places from
-	// all objects. Each step also removes what has expired in its own object. A sweep works in
+	// all objects. Each step also removes them from the object that it uses. A sweep works in
 	// batches, and unlocks mu between the batches.
 	timer *time.Timer
 	// due is when timer fires, or zero if the timer isn't running. During a sweep, due is the
@@ -68,7 +68,8 @@ func (b *Backend) Open() backend.Session {
 	return &session{b: b, subs: make(map[*subscription]struct{})}
 }
 
-// Limits implements [backend.Backend]. The store supports all kinds of lock, and any lease.
+// Limits implements [backend.Backend]. The store supports all kinds of lock, and leases of any
+// length.
 func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds, Keeps: true} }
 
 // Wipe discards all locks and all places in line, like a server that restarts without its data. It
@@ -141,11 +142,11 @@ func (b *Backend) sweepAt(due, now time.Time) {
 }
 
 // portion is the number of objects that a sweep looks at before it briefly unlocks the mutex. If
-// all of them have expired, that takes some 0.3 ms.
+// all of them have expired, that takes about 0.3 ms.
 const portion = 1000
 
-// sweep removes expired holds and places. Otherwise owners that never come back would leave them
-// behind. If a lock becomes free, sweep gives it to the first in line.
+// sweep removes expired holds and places. Without it, those of owners that never come back would
+// remain forever. If a lock becomes free, sweep gives it to the first in line.
 func (b *Backend) sweep() {
 	var n news
 	b.mu.Lock()
@@ -159,8 +160,8 @@ func (b *Backend) sweep() {
 	now := time.Now()
 	var next time.Time
 	seen := 0
-	// The loop may miss locks that are added or changed while mu is unlocked, but the steps that do
-	// so set b.due.
+	// The loop may miss locks that are added or changed while mu is unlocked, but the steps that
+	// add or change them set b.due.
 	for name, o := range b.objects {
 		pruned := o.prune(now)
 		first, granted := o.settle(now)
@@ -199,8 +200,8 @@ func (b *Backend) sweepAgain(next, now time.Time) {
 	if next.IsZero() || !b.due.IsZero() && b.due.Before(next) {
 		next = b.due
 	}
-	// A sweep takes some 50 ns per object. Thanks to this minimum pause, sweeps take at most 1 % of
-	// the time, even if leases expire all the time.
+	// A sweep takes about 50 ns per object. Thanks to this minimum pause, sweeps take at most 1 %
+	// of the time, even if leases expire all the time.
 	if earliest := now.Add(time.Duration(len(b.objects)) * 5 * time.Microsecond); next.Before(
 		earliest) {
 		next = earliest
@@ -209,7 +210,7 @@ func (b *Backend) sweepAgain(next, now time.Time) {
 }
 
 // waiters returns the subscriptions to a name. The caller must hold b.mu, and must unlock it before
-// it wakes them.
+// waking them.
 func (b *Backend) waiters(name string) []*subscription {
 	if len(b.subs[name]) == 0 {
 		return nil
@@ -217,8 +218,8 @@ func (b *Backend) waiters(name string) []*subscription {
 	return slices.Collect(maps.Keys(b.subs[name]))
 }
 
-// watching returns the subscriptions to a name that watch instead of waiting. The caller must hold
-// b.mu.
+// watching returns the subscriptions to a name whose subscribers only watch, and don't wait for the
+// lock. The caller must hold b.mu.
 func (b *Backend) watching(name string) []*subscription {
 	return slices.DeleteFunc(b.waiters(name), func(sub *subscription) bool { return !sub.watches })
 }
@@ -227,7 +228,7 @@ func (b *Backend) watching(name string) []*subscription {
 type session struct {
 	b      *Backend
 	subs   map[*subscription]struct{}
-	list   *listing // the names for further pages of the current list, or nil
+	list   *listing // the names left for the next pages of the current list, or nil
 	closed bool
 }
 
@@ -514,7 +515,7 @@ func (s *session) Close() error {
 // subscription implements [backend.Subscription].
 type subscription struct {
 	s       *session
-	all     map[string]map[*subscription]struct{} // the table that has the subscription
+	all     map[string]map[*subscription]struct{} // the table that contains the subscription
 	name    string
 	watches bool // the subscriber doesn't wait for the lock
 	wake    func(backend.Wakeup)
@@ -568,7 +569,7 @@ type news struct {
 	grants []func()
 }
 
-// grant adds the news that the store gave a lock to the owner of a place. The news is for the
+// grant adds the news that the store gave a lock to the owner of a place. The news goes to the
 // subscriptions of that owner's session.
 func (n *news) grant(subs map[*subscription]struct{}, to place, now time.Time) {
 	g := backend.Grant{Owner: to.owner, Since: now, Lease: grantLease + to.longer}

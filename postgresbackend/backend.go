@@ -61,7 +61,7 @@ func Polling() Option { return func(o *options) { o.polls = true } }
 // New returns a backend that uses pool. Close the pool only after the client that uses the backend.
 // All renewals and releases, and the acquisitions of plain and fenced locks, share two separate
 // connections with the pool's configuration, so they don't wait behind the program's own queries.
-// Each other step uses one of the pool's connections for one round trip. Listening takes one more
+// All other steps use a connection of the pool, each for one round trip. Listening takes one more
 // connection.
 //
 // No session parameters are set, so the pool can connect through a pooler. Behind PgBouncer in
@@ -110,8 +110,8 @@ func Connect(url string, opts ...Option) (*Backend, error) {
 }
 
 // idleForLong reports whether the pool should ping a connection before using it. By default, a pool
-// pings each connection that was idle for a second. That would double the round trips of a lock
-// that is used every other second.
+// pings each connection that has been idle for a second. That would double the round trips of a
+// lock that is used every other second.
 func idleForLong(_ context.Context, p pgxpool.ShouldPingParams) bool {
 	return p.IdleDuration > time.Minute
 }

@@ -45,7 +45,7 @@ type listener struct {
 	names map[string]*audience
 	runs  bool
 	// ready is closed once it is known whether the connection receives messages. It is replaced by
-	// a new channel if the connection receives none, or breaks later.
+	// a new channel if the connection doesn't receive messages, or breaks later.
 	ready  chan struct{}
 	stands bool  // the connection receives messages
 	broken error // why stands is false
@@ -232,8 +232,8 @@ func (s *session) askAgain(name string) {
 	}
 }
 
-// takeNotes updates the database: it writes those of the notes that are missing or outdated, and
-// deletes those that are no longer needed.
+// takeNotes updates the notes for the given names in the database. It writes missing and outdated
+// notes, and deletes notes that are no longer needed.
 func (s *session) takeNotes(ctx context.Context, names ...string) error {
 	select {
 	case <-s.noting:

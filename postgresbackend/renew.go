@@ -58,9 +58,9 @@ type batch struct {
 	seen map[string]bool // rows in the batch; a statement can update a row only once
 }
 
-// RenewBatch implements [backend.BatchRenewer]. Exclusive holds share a statement, and so do reads
-// and permits. The statement skips a hold if another transaction has locked its row or the lock
-// isn't held. Each skipped hold gets a separate statement.
+// RenewBatch implements [backend.BatchRenewer]. Exclusive holds share one statement, and reads and
+// permits share another. A shared statement skips a hold if another transaction has locked its row
+// or the lock isn't held. Each skipped hold then gets a statement of its own.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(
 		i int, res backend.RenewResult, err error,

@@ -300,10 +300,10 @@ func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseReques
 	})
 }
 
-// batch carries out n requests. Those that can share a transaction are given as steps, and steps[k]
-// is for the request with index at[k]. If there are several steps, batch carries them out in one
-// transaction, and calls done with the result of each. Then it calls done with nil for each request
-// that needs a separate statement.
+// batch carries out n requests. The parameter steps contains the steps of the requests that can
+// share a transaction: steps[k] belongs to request at[k]. If there are several steps, batch carries
+// them out in one transaction, and calls done with the result of each. Then it calls done with nil
+// for each request that needs a separate statement.
 func (s *session) batch(
 	ctx context.Context, steps []*step, at []int, n int, done func(i int, r *result),
 ) {

@@ -7,8 +7,8 @@ package valkeybackend
 //
 // All programs that share locks must agree on this option. A client doesn't receive messages of the
 // other kind, so it would learn of such releases only by polling. Redisson from 3.22 on uses
-// sharded channels with a cluster of Redis 7 or later, or of Valkey, unless it is told otherwise.
-// Without a cluster it doesn't.
+// sharded channels with a cluster of Redis 7 or later, or of Valkey, unless it is configured
+// otherwise. Without a cluster it doesn't.
 //
 // The option needs Valkey, or Redis 7. With an older server, every attempt to lock fails.
 //

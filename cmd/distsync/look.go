@@ -70,10 +70,10 @@ func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 // of its lock.
 var adapters = []string{"certmagic:", "cron:", "gocron:"}
 
-// hint helps a user who omitted an adapter's prefix. If the lock is free, but a lock with the same
-// name after such a prefix is held, hint prints that lock's name. It returns true if another call
-// would be pointless, because it printed the hint or the store failed. A failure of the store isn't
-// reported.
+// hint helps a user who omitted an adapter's prefix. If the lock is free, but a lock is held whose
+// name is such a prefix followed by this lock's name, hint prints that lock's name. It returns true
+// if another call would be pointless, because it printed the hint or the store failed. A failure of
+// the store isn't reported.
 func (g *global) hint(ctx context.Context, w io.Writer, s *store, c *dlock.Client,
 	l *dlock.LockInfo) (done bool) {
 	if len(l.Holders) > 0 || g.json || g.quiet {
@@ -213,7 +213,7 @@ func lastsOf(h dlock.Holder) string {
 }
 
 // lastsLongest describes how long the lock stays taken if it isn't renewed. It adds "kept" if all
-// holders have released the lock, which then only stays taken for the time that they asked for.
+// holders have released the lock, which then stays taken only for the time that they asked for.
 func lastsLongest(l *dlock.LockInfo) string {
 	if len(l.Holders) == 0 {
 		return ""

@@ -196,8 +196,8 @@ func (s *running) look() time.Duration {
 	return next
 }
 
-// lookAtGrace kills the command when the grace time after a forwarded TERM is over. It returns the
-// time left until then.
+// lookAtGrace kills the command when the grace time after a forwarded TERM has passed. It returns
+// the time left until then.
 func (s *running) lookAtGrace(left time.Duration) time.Duration {
 	if left > 0 {
 		return left

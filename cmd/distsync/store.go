@@ -39,7 +39,7 @@ type store struct {
 	valkey   valkey.Client
 	etcd     *clientv3.Client
 	postgres *pgxpool.Pool
-	schema   string // PostgreSQL's schema of the locks
+	schema   string // the PostgreSQL schema that contains the locks
 }
 
 // openStore connects to the store that the flags describe, and waits until that store answers.
@@ -220,7 +220,8 @@ func (s *store) openValkey(ctx context.Context, g *global) error {
 	return nil
 }
 
-// dialValkey returns a connected client. If ctx ends first, a client that connects later is closed.
+// dialValkey returns a connected client. If ctx ends before the client has connected, dialValkey
+// returns an error, and closes the client once it has connected.
 func dialValkey(ctx context.Context, a *address, o valkey.ClientOption) (valkey.Client, error) {
 	if err := a.dial(ctx, nil); err != nil {
 		return nil, err

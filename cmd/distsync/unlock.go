@@ -66,7 +66,7 @@ type unlocked struct {
 	nameJSON
 	Released  bool         `json:"released"`
 	Forgotten bool         `json:"forgotten,omitempty"` // the semaphore's limit was deleted
-	Holders   []holderJSON `json:"holders"`             // the holders just before
+	Holders   []holderJSON `json:"holders"`             // the holders just before the release
 	More      int          `json:"more,omitempty"`
 }
 

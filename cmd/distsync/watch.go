@@ -272,7 +272,7 @@ func (w *watcher) event(what string, fill func(*event)) {
 	w.tell(e)
 }
 
-// An event reports a change of a lock.
+// An event reports a change of a lock's holders or waiters, or an error.
 type event struct {
 	Time time.Time `json:"time"`
 	nameJSON

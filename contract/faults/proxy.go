@@ -208,8 +208,8 @@ func (p *Proxy) Strike(blow Blow, n int) (end func() (struck bool)) {
 	}
 }
 
-// Settle waits until each held request that was delivered is answered, or its connection has ended.
-// It doesn't wait for answers to subscriptions over RESP.
+// Settle waits until every request that was held and then delivered has been answered, or its
+// connection has ended. It doesn't wait for answers to subscriptions over RESP.
 func (p *Proxy) Settle() { p.late.Wait() }
 
 func (p *Proxy) set(t *trap) *trap {

@@ -262,7 +262,7 @@ func public(members []*member) (all []Member) {
 	return all
 }
 
-// Members asks the store for the members, in one round trip. It works without a Run. Errors are
+// Members asks the store for the members, in one round trip. It doesn't require a Run. Errors are
 // those of [dlock.Client.Inspect].
 func (s *Set) Members(ctx context.Context) ([]Member, error) {
 	info, err := s.client.Inspect(ctx, s.lockName())
@@ -273,8 +273,8 @@ func (s *Set) Members(ctx context.Context) ([]Member, error) {
 }
 
 // Table asks the store for the owner of each shard, with one round trip for each. It is meant for
-// people, and works without a Run. For a Set with an empty list, it finds held shards with
-// [dlock.Client.Locks]. Table ends with the first error of Locks or [dlock.Client.Inspect].
+// people, and doesn't require a Run. For a Set with an empty list, it finds held shards with
+// [dlock.Client.Locks]. Table stops at the first error from Locks or [dlock.Client.Inspect].
 func (s *Set) Table(ctx context.Context) iter.Seq2[ShardInfo, error] {
 	return func(yield func(ShardInfo, error) bool) {
 		s.mu.Lock()

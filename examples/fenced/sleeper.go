@@ -102,7 +102,7 @@ func stoppedSleeper(ctx context.Context, addr, reports string) (*sleeper, error)
 	}, nil
 }
 
-// sleepHere is the work of the process that stoppedSleeper starts.
+// sleepHere runs in the process that stoppedSleeper starts.
 func sleepHere(ctx context.Context, store backend.Backend, account balance, reports string) error {
 	client := dlock.New(store, dlock.WithLease(lease))
 	defer client.Close()

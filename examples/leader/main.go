@@ -1,6 +1,6 @@
-// Leader starts three processes, and the leader among them runs a loop. The first leader is killed,
-// and another process leads. That leader is paused for longer than its lease, and the third process
-// leads. When the third process has ended, the paused one leads again.
+// Leader runs a loop in one of three processes, the leader. The first leader is killed, and another
+// process takes over. That one is paused for longer than its lease, and the third process takes
+// over. When the third process has ended, the paused one leads again.
 //
 //	go run ./examples/leader                        # in memory: each process is a client
 //	go run ./examples/leader -redis localhost:6379  # on a server, with real processes

@@ -26,7 +26,7 @@ import (
 
 const (
 	semaphoreName = "limit:service"
-	atOnce        = 3 // the service's limit of simultaneous calls
+	atOnce        = 3 // the service's limit on simultaneous calls
 	lease         = 2 * time.Second
 
 	processes = 3

@@ -116,7 +116,7 @@ func (s dirSession) Acquire(
 	return res, err
 }
 
-// nextToken returns the next token of a name. The token is written before the lock. A process that
+// nextToken returns the next token for a name. The token is written before the lock. A process that
 // dies in between skips a token, but no token is used twice.
 func (s dirSession) nextToken(name string) (uint64, error) {
 	path := lockPath(s.dir, name) + ".token"
@@ -202,7 +202,7 @@ func (s dirSession) Look(ctx context.Context, req backend.LookRequest) (backend.
 // Close does nothing, since there is nothing to close. It must not release locks.
 func (s dirSession) Close() error { return nil }
 
-// A change is what a step does to the lock's file.
+// A change is a step's effect on the lock's file.
 type change int
 
 const (

@@ -48,7 +48,7 @@ type Sender[C, R any] struct {
 	parcels sync.Pool
 
 	mu sync.Mutex
-	// flights is the number of flights, except overdue ones.
+	// flights is the number of flights, not counting overdue ones.
 	flights int
 	// overdue is the number of flights that were still sending when their round ended.
 	overdue int
@@ -220,8 +220,8 @@ func (s *Sender[C, R]) leave(p *parcel[C, R]) (kind backend.ErrorKind, left bool
 	return backend.Unknown, true
 }
 
-// fly sends waiting parcels until there are none. The calling goroutine is a flight, which was
-// added to s.flights in the given round.
+// fly sends waiting parcels until none are left. It runs in a goroutine of its own, a flight, which
+// was already counted in s.flights in the given round.
 func (s *Sender[C, R]) fly(round int) {
 	for {
 		b := s.next(round)

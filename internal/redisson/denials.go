@@ -12,11 +12,11 @@ import (
 
 // denials records acquisitions whose scripts failed because the server denied a command or a key,
 // for example because the user lacks a permission, or because the script didn't declare the key.
-// Such a script may have written before it failed, so its error is Unknown, and the client would
-// repeat the attempt forever. Therefore the session doesn't send the next acquisition of the same
-// kind of lock, but returns an error of kind Refused, since an acquisition that wasn't sent has
-// done nothing. This error ends the call, and the client then releases what earlier attempts may
-// have acquired. Later acquisitions are sent as usual, since the server may permit them by then.
+// Such a script may have changed keys before it failed, so its error is Unknown, and the client
+// would repeat the attempt forever. Therefore the session doesn't send the next acquisition of the
+// same kind of lock. It returns an error of kind Refused, which is true of a request that wasn't
+// sent. This error ends the call, and the client then releases what earlier attempts may have
+// acquired. Later acquisitions are sent as usual, since the server may permit them by then.
 type denials struct {
 	mu   sync.Mutex
 	last map[*kind]error

@@ -52,8 +52,8 @@ var (
 	shardedFairForceScript       = sharded(fairForceScript.Text)
 )
 
-// fairSuffix marks our owners of fair locks. A waiting owner without it is Redisson's. A holder
-// without it holds Redisson's fair lock, or a plain lock.
+// fairSuffix marks the owners of our own fair locks, as opposed to Redisson's. A waiting owner
+// without it is Redisson's. A holder without it holds Redisson's fair lock, or a plain lock.
 const fairSuffix = ":fair"
 
 // inLine returns the name under which a fair lock stores an owner.

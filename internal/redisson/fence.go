@@ -164,7 +164,7 @@ func (f Fence) reason(r Reply) error {
 	case noToken:
 		return invalid("the key %q is in use for data that isn't a token", rest)
 	case "WRONGTYPE":
-		// The error may come from the caller's script, which may already have written.
+		// The error may come from the caller's script, which may already have changed keys.
 		return &backend.Error{Kind: backend.Unknown, Err: errors.New(r.Refusal)}
 	}
 	return r.Err

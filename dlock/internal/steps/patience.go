@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Limits on how long a caller waits for a step. Within these limits, it waits for the length of the
-// lease. The minimum is for short leases, since a slow store may need longer than the lease to
-// refuse a request. The maximum is for very long leases, since no step should hang that long.
+// Limits on how long a caller waits for a step. Between these limits, it waits for as long as the
+// lease lasts. If the lease is short, a slow store may need more time to refuse a request. If the
+// lease is very long, a step shouldn't hang for all of it.
 const (
 	Shortest = time.Second
 	Longest  = 30 * time.Second

@@ -8,11 +8,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// An Answer is the result or the error of one of several steps.
+// An Answer is the result or the error of one step in a batch.
 type Answer[Res any] struct {
 	Res Res
 	Err error
-	in  bool // it came before the caller left
+	in  bool // the answer came before the caller stopped waiting
 }
 
 // A Reader contains the functions that [Together] calls. All of them except Context may be nil.
@@ -22,8 +22,8 @@ type Reader[Res any] struct {
 	Late    func(i int, res Res, err error) // called for each answer that comes later
 }
 
-// Together takes several steps in one batch, and returns their answers. It stops waiting under the
-// same conditions as Do. The outcome of an unanswered step is unknown.
+// Together carries out several steps in one batch, and returns their answers. It stops waiting
+// under the same conditions as Do. The outcome of an unanswered step is unknown.
 func Together[Req, Res any](
 	ctx context.Context, s *Store,
 	do func(backend.Batcher, context.Context, []Req, func(int, Res, error)), reqs []Req,
@@ -94,7 +94,7 @@ func Together[Req, Res any](
 }
 
 // Renew renews several leases, in one batch if the store supports batches. It calls answer once for
-// each request, perhaps from several goroutines. It returns when all are answered.
+// each request, perhaps from several goroutines. It returns when all requests have been answered.
 func (s *Store) Renew(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {

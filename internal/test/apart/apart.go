@@ -23,8 +23,8 @@ import (
 )
 
 // SideBySide sets the number of tests that run in parallel. That number may exceed the number of
-// processors, since the tests mostly wait. With the race detector, three quarters of that number
-// run in parallel. Call SideBySide in TestMain.
+// processors, since the tests mostly wait. With the race detector, only three quarters of that
+// number run in parallel. Call SideBySide in TestMain.
 func SideBySide(tests int) {
 	flag.Parse()
 	at := max(int(float64(tests)*share), 1)
@@ -45,9 +45,9 @@ var (
 	result = regexp.MustCompile(`(?m)^ *--- (PASS|SKIP|FAIL): (\S+) `)
 )
 
-// eventful shortens the output of tests with -test.v, since long logs may be truncated and hide a
-// failure at their end. It removes the lines that name the running test, and all lines of tests
-// that passed or were skipped.
+// eventful shortens the output of tests with -test.v, since a long log may be truncated, and then
+// lacks a failure at its end. It removes the lines that name the running test, and all lines of
+// tests that passed or were skipped.
 func eventful(out []byte) []byte {
 	well := make(map[string]bool)
 	for _, test := range result.FindAllSubmatch(out, -1) {
@@ -135,8 +135,8 @@ func runApart(t *testing.T, taken string) {
 		cmd.Args = append(cmd.Args, "-test.timeout="+left.String())
 	}
 	cmd.Env = append(os.Environ(), inProcess+"="+taken)
-	// The other process reads the depth. Reading it here as well tells the go command that the
-	// result of this test depends on it.
+	// The other process reads the environment variable for the depth of the tests. Reading it here
+	// as well tells the go command that the result of this test depends on that variable.
 	depth.Now()
 	out, err := cmd.CombinedOutput()
 	switch {

@@ -18,6 +18,6 @@
 // one learns of its loss, at its next renewal or when its lease expires. The check allows a second
 // holder only until then.
 //
-// A [Workload] runs random users. If a check fails, [Recorder.Verify] writes the history as a page
-// for a browser. It reports where the page is, and how to repeat the run.
+// A [Workload] runs random users. If a check fails, [Recorder.Verify] writes the history as an HTML
+// page. It reports where the page is, and how to repeat the run.
 package history

@@ -468,7 +468,7 @@ func (o *op) meets(key numberKey, n *number) bool {
 	}
 }
 
-// resolve determines when the store may have had the hold of a number.
+// resolve determines the period in which the store may have contained the hold of the given number.
 func (e *evidence) resolve(key numberKey, n *number) {
 	if i := slices.IndexFunc(n.steps, func(s *step) bool {
 		return s.acquires() || s.queues()
@@ -503,7 +503,7 @@ func (e *evidence) resolve(key numberKey, n *number) {
 	}
 }
 
-// over returns the latest time at which the store may have the hold of a number, judging only by
+// over returns the latest time at which the store may contain the hold of a number, judging only by
 // the number's own steps.
 func (e *evidence) over(n *number) (until time.Duration) {
 	for _, s := range n.steps {

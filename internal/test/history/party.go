@@ -19,7 +19,7 @@ type Party struct {
 	Locker *dlock.Locker
 	Beside *Party // same user on the other side of a read-write lock; otherwise nil
 
-	// Shared reports whether other users call the same Locker, and no [dlock.Owner] tells the users
+	// Shared reports whether other users call the same Locker without a [dlock.Owner] to tell them
 	// apart. A call may then wait for those users even if the lock is free.
 	Shared bool
 

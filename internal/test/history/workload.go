@@ -144,8 +144,8 @@ func (u *user) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// party returns a Party for the user and a lock. For a read-write lock, its Beside is the Party for
-// the other side.
+// party returns a Party for the user and a lock. For a read-write lock, the Beside field is the
+// Party for the other side.
 func (u *user) party(l Lock) *Party {
 	at := func(k backend.Kind) *Party {
 		return &Party{
@@ -235,7 +235,8 @@ func (u *user) borrow(ctx context.Context, l Lock) {
 	}
 	outer, cancel := context.WithCancel(ctx) // parent of the hold's context
 	defer cancel()
-	// end the call, since a single attempt has no time limit and the store may hang
+	// A single attempt has no time limit of its own. So end the call after a while, since the store
+	// may hang.
 	patience := time.AfterFunc(u.upTo(u.w.Pace), cancel)
 	switch loan := b.Take(outer, u.few(l), u.ask()); {
 	case loan == nil:
@@ -260,7 +261,7 @@ func (u *user) few(l Lock) int {
 	return 1 + u.dice.IntN(l.Permits)
 }
 
-// use is a user's work with permits.
+// use makes random calls while the user holds permits.
 func (u *user) use(b *Borrower, l Lock, loan *Loan) {
 	// detach the context, so that nested acquisitions don't end with this loan
 	ctx := context.WithoutCancel(loan.Context())
@@ -321,7 +322,7 @@ func (u *user) goOn(ctx context.Context, p *Party) {
 	}
 }
 
-// do is a round with Do.
+// do makes the calls of a round, with Do.
 func (u *user) do(ctx context.Context, p *Party) {
 	inside := ctx
 	p.Do(ctx, u.askAndWait(), func(ctx context.Context) {
@@ -334,7 +335,7 @@ func (u *user) do(ctx context.Context, p *Party) {
 	u.goOn(inside, p.Beside)
 }
 
-// take is a round with Acquire.
+// take makes the calls of a round, with Acquire.
 func (u *user) take(ctx context.Context, p *Party) {
 	h := p.Take(ctx, u.askAndWait())
 	if h == nil {
@@ -381,7 +382,7 @@ func (u *user) acquire(ctx context.Context, p *Party) bool {
 	return p.Acquire(ctx, u.ask())
 }
 
-// inside is the work of a holder.
+// inside makes random calls while the user holds the lock.
 func (u *user) inside(ctx context.Context, p *Party, nests bool) {
 	p.Check(ctx)
 	for range u.dice.IntN(4) {
@@ -429,7 +430,7 @@ func (u *user) look(ctx context.Context, p *Party) {
 	case dice < 4 && u.w.Forces:
 		p.ForceUnlock(ctx)
 	case p.Shared && p.Held() == 0:
-		// A shared Locker would answer for all of its users, so the answer couldn't be checked.
+		// Don't ask: a shared Locker answers for all of its users, so the answer can't be checked.
 	case dice < 7:
 		p.IsHeld(ctx)
 	default:

@@ -66,9 +66,9 @@ const (
 	over          // no longer used or released
 )
 
-// A number is what a client knows about one of its outermost acquisitions, from the first request
-// until the last holder has finished. The acquisitions are numbered, and HoldsState.numbers[n]
-// describes acquisition n.
+// A number records what a client knows about one of its outermost acquisitions, from the first
+// request until the last holder has finished. The acquisitions are numbered, and
+// HoldsState.numbers[n] describes acquisition n.
 type number struct {
 	use   uint8
 	count uint8 // the number of holds; 0 before the grant and after the last release was sent

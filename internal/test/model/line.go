@@ -10,9 +10,9 @@ import "slices"
 // either. That is accurate enough, because the client repeats the release, and the release doesn't
 // affect other calls. The fields of Line limit the exploration.
 //
-// Holds expire as in model Holds. Places don't have a timer: once its call no longer waits, a place
-// can end at any time. A message carries the remaining time of the granted hold. Model Clocks shows
-// how a client computes that time.
+// Holds expire as in the Holds model. Places have no timers: a place can end at any time once its
+// call no longer waits. A message contains the remaining time of the granted hold. The Clocks model
+// shows how a client computes that time.
 type Line struct {
 	Calls    [2]int // the number of calls of each client
 	Rival    uint8  // how many times the rival gets the lock
@@ -52,7 +52,7 @@ const keeping = force + 1
 
 const kept = renewedNot + 1
 
-// A call is the model's record of one call to Lock. Its index in LineState is the call's number.
+// A call records the state of one call of Lock. Its index in LineState is the call's number.
 type call struct {
 	at    uint8
 	stood bool  // its client knows that the call had a place

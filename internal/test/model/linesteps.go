@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// This file contains the events of the model Line, except those of the store.
+// This file contains the events of the Line model, except the store's.
 
 type lineEmitter func(LineState, string, ...any)
 

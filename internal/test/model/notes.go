@@ -5,8 +5,8 @@ import "fmt"
 // Notes is the model of waiting for a read-write lock. A waiting writer leaves a note in the store,
 // which keeps later readers out. The model covers these notes, the queues of two clients, reads
 // that further readers can join, and wake-ups. Only the head of a queue sends requests.
-// Subscriptions exist from the start: model Waits covers how they begin and end. No hold is lost.
-// The fields of Notes limit what is explored.
+// Subscriptions exist from the start: the Waits model covers how they begin and end. No hold is
+// lost. The fields of Notes limit what is explored.
 //
 // The model has no clock. It numbers the arrivals instead. A real attempt tells the store how long
 // the party has waited, and the store subtracts that from its own time to get the time of arrival.
@@ -38,7 +38,7 @@ type NotesState struct {
 	at       [maxNoted]uint8
 	on       [maxNoted]uint8 // for each party: the number of its claim, or 0
 	shared   [2]uint8        // for each client: the number of the claim that readers can join
-	fresh    [2]bool         // for each client's queue, as in Waits
+	fresh    [2]bool         // for each client's queue, as in the Waits model
 	woken    [2]bool
 	message  [2]bool
 	timer    [2]bool
@@ -56,7 +56,8 @@ type NotesState struct {
 	jumped   bool // W2 is violated
 }
 
-// readingToo is the state of a party that writes and reads. All other states are as in Waits.
+// readingToo is the state of a party that writes and reads. All other states are those of the Waits
+// model.
 const readingToo = finished + 1
 
 // Init returns the initial state, with a free lock and no parties.

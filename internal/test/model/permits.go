@@ -7,7 +7,7 @@ import (
 
 // Permits is the model of a semaphore. Each party makes a single acquisition, of several permits,
 // under its own owner string. The party's index represents its owner string. The release of a
-// party's permits is a single step, as in model Line. A client of another library, with a clock
+// party's permits is a single step, as in the Line model. A client of another library, with a clock
 // that is ahead, can take over some of a party's permits before they expire. The fields of Permits
 // limit the exploration.
 type Permits struct {
@@ -24,11 +24,11 @@ type Permits struct {
 
 const maxHolders = 3
 
-// had is what the store records for a party: its permits, and their remaining time.
+// had is the store's record of a party: its permits, and their remaining time.
 type had struct{ permits, left uint8 }
 
-// PermitsState is a state of the model. Its requests and calls are as in model Line. A request's
-// number is the index of its party.
+// PermitsState is a state of the model. Its requests and calls are like those of the Line model.
+// The number of a request is the index of a party.
 type PermitsState struct {
 	out      [maxHolders]had
 	calls    [maxHolders]call
@@ -328,7 +328,7 @@ func (m *Permits) end(s PermitsState, n int, does string, do permitsEmitter) {
 	do(s, "%s %s", m.name(n), does)
 }
 
-// takeBack emits a background release of party n's permits, as in model Line.
+// takeBack emits a background release of party n's permits, as in the Line model.
 func (m *Permits) takeBack(s PermitsState, n int, calm bool, do permitsEmitter) {
 	t := s
 	m.release(&t, n)

@@ -79,10 +79,10 @@ type voter struct {
 	comes    uint8 // how many more times it will lock
 	votes    [quorumStores]uint8
 	never    uint8 // bit set of the stores that denied having the name
-	regained uint8 // those stores of the field never that have the name again
+	regained uint8 // stores whose bit is set in never, and that have the name again
 	repairs  uint8 // stores that were asked again and whose answer is awaited
 	perhaps  uint8 // stores that were asked again and whose answer isn't awaited
-	said     uint8 // what the field never would contain without a mutation
+	said     uint8 // like never, but not affected by mutations
 	lead     uint8 // the store that askNext asked last
 	down     uint8 // stores that it believes to be down
 	listens  uint8 // 1 + the index of the store to whose messages it listens; 0 means none yet

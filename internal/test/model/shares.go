@@ -7,9 +7,8 @@ import (
 
 // Shares is the model of the holds of a read-write lock. It covers write locks, read locks that
 // several goroutines of a client share, read locks under a write (their owner also holds the write
-// lock), and the store's data about each of these. Nested writes are in model Holds, not here. The
-// fields of Shares limit the exploration. The two clients are called A and B. Time passes as in
-// model Holds.
+// lock), and the store's data about each of these. Nested writes are covered by the Holds model,
+// not here. Time passes as in the Holds model. The fields of Shares limit the exploration.
 type Shares struct {
 	Parties  [2]int // the number of each client's goroutines
 	Writers  [2]int // how many of these can also write, and read during their writes
@@ -52,7 +51,7 @@ var sides = [...]string{"read", "write"}
 // leavingIt is the value of claim.use once the last release has been sent.
 const leavingIt = over + 1
 
-// A claim is what a client knows about the read lock or the write lock of an owner string.
+// A claim records what a client knows about the read lock or the write lock of an owner string.
 type claim struct {
 	use  uint8
 	left uint8 // the time until the client's own deadline

@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// This file contains the events of model Shares.
+// This file contains the events of the Shares model.
 
 type sharesEmitter func(SharesState, string, ...any)
 

@@ -1,6 +1,6 @@
 package main
 
-// This file contains the events of model Holds.
+// This file contains the events of the Holds model.
 
 type emitter func(HoldsState, string, ...any)
 

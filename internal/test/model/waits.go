@@ -1,7 +1,7 @@
 package main
 
 // Waits is the model of waiting. It covers client A's queue for one name, its subscription, and the
-// ways in which the key becomes free. Holds are simple here, because the model Holds covers them in
+// ways in which the key becomes free. Holds are simple here, because the Holds model covers them in
 // full. The fields of Waits limit the exploration.
 type Waits struct {
 	Waiters  int

@@ -19,12 +19,12 @@ import (
 	"time"
 )
 
-// PostgresVariable is the environment variable that names the folder of another PostgreSQL, for
-// tests to use instead of the installed one. The programs are in its subfolder bin. If one of them
-// is missing there, such as psql, tests use the installed program.
+// PostgresVariable is the environment variable that names the folder of another PostgreSQL
+// installation, for tests to use instead of the system's own. The programs are in its subfolder
+// bin. If one of them is missing there, such as psql, tests use the installed program.
 const PostgresVariable = "DISTSYNC_POSTGRES"
 
-// postgresFolder returns the folder of PostgreSQL's servers.
+// postgresFolder returns the folder that contains the programs of PostgreSQL servers.
 var postgresFolder = sync.OnceValues(func() (string, error) {
 	if root := os.Getenv(PostgresVariable); root != "" {
 		return filepath.Join(root, "bin"), nil
@@ -81,8 +81,9 @@ func PostgresURL(addr string) string {
 	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
 }
 
-// Postgres starts a PostgreSQL server with additional settings of the form "name=value". It needs
-// no password. [Server.Restart] keeps its data. A crash of the machine may destroy the data.
+// Postgres starts a PostgreSQL server with additional settings of the form "name=value". Clients
+// need no password. [Server.Restart] keeps the server's data. A crash of the machine may destroy
+// the data.
 func Postgres(t TB, settings ...string) *Server {
 	t.Helper()
 	folder, err := postgresFolder()
@@ -275,8 +276,9 @@ func postgresReady(addr string) error {
 	}
 }
 
-// quit asks a server to shut down, so that it releases its resources, and kills it only afterwards.
-// A PostgreSQL server that is killed leaves shared memory behind, which may be scarce.
+// quit asks a server to shut down, so that it can release its resources, and kills it if it is
+// still running after 5 s. A PostgreSQL server that is killed leaves shared memory behind, which
+// may be scarce.
 func (s *Server) quit() {
 	s.mu.Lock()
 	cmd, exited := s.cmd, s.exited
@@ -297,8 +299,8 @@ func (s *Server) quit() {
 	s.Kill()
 }
 
-// unprivileged returns the user that runs servers that refuse to run as root. It returns nil if
-// that is the test's own user.
+// unprivileged returns the user for servers that refuse to run as root. It returns nil if that is
+// the test's own user.
 func unprivileged(t TB) *syscall.Credential {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -319,8 +321,8 @@ func unprivileged(t TB) *syscall.Credential {
 	return nil
 }
 
-// unprivilegedFolder returns a temporary folder of the test, owned by the user that unprivileged
-// returns.
+// unprivilegedFolder returns a temporary folder for the test. Its owner is the user that the
+// function unprivileged returns.
 func unprivilegedFolder(t TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -359,8 +361,8 @@ func children(pid int) []int {
 	return pids
 }
 
-// killAll kills processes, and waits at most Patience until they are gone. A process that still
-// runs could write into a folder that is being removed.
+// killAll kills processes, and waits until they are gone, but at most for Patience. A process that
+// still runs could write into a folder that is being removed.
 func killAll(pids []int) {
 	for _, pid := range pids {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that the process has already exited

@@ -62,9 +62,9 @@ func (r Reply) number(from, to int64) bool {
 	return err == nil && from <= n && n <= to
 }
 
-// Answered tests that a step ends, and that its result agrees with the server's reply. The number
-// step, modulo six, selects the step. If known is false, the result isn't checked, because it might
-// depend on how the client reads meaningless bytes.
+// Answered tests that a step returns, and that its result agrees with the server's reply. The
+// number step, modulo six, selects the step. If known is false, the result isn't checked, because
+// it might depend on how the client reads meaningless bytes.
 func Answered(t *testing.T, b backend.Backend, step byte, said Reply, known bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

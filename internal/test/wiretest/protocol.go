@@ -16,8 +16,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Scripts as in Redisson's documentation, without insignificant white space. They are repeated here
-// to detect accidental changes of the script files.
+// The scripts from Redisson's documentation, without insignificant white space. They are repeated
+// here to detect accidental changes to the script files.
 const (
 	goldenAcquire = `if (redis.call('exists', KEYS[1]) == 0) then redis.call('hincrby', KEYS[1], ARGV[2], 1); redis.call('pexpire', KEYS[1], ARGV[1]); return nil; end; ` +
 		`if (redis.call('hexists', KEYS[1], ARGV[2]) == 1) then redis.call('hincrby', KEYS[1], ARGV[2], 1); redis.call('pexpire', KEYS[1], ARGV[1]); return nil; end; ` +

@@ -71,7 +71,7 @@ func ignoreSignals() {
 
 // A guard is the state of a guard process.
 type guard struct {
-	link    *os.File    // to the program
+	link    *os.File    // the connection to the program
 	command int         // the command's process id
 	over    atomic.Bool // whether the deadline has passed or the program has ended
 }
