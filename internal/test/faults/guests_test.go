@@ -15,12 +15,17 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/history"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // roomFor is the number of permits of the guests' semaphore.
 const roomFor = 10
+
+// guestsIn returns how many guests a process has. All of them keep the store busy all the time, so the
+// quickest runs have fewer: on two busy processors, 64 take minutes.
+func guestsIn() int { return depth.Of(4, inACrowd, inACrowd) }
 
 // guests lets users of several processes contend for a fair lock, or for permits, of which some
 // users want several. Some users give up, and two of the processes are killed. The users never have
@@ -122,7 +127,7 @@ func runGuests(order string) error {
 	}
 	defer closeAll()
 	ctx, stop := context.WithCancel(context.Background())
-	all := make([]*guest, inACrowd)
+	all := make([]*guest, guestsIn())
 	var goroutines sync.WaitGroup
 	for i := range all {
 		user := number*inACrowd + i
