@@ -154,7 +154,7 @@ func (p party) renews(name string, lease time.Duration, want bool) {
 	}
 }
 
-// forces force-releases a lock, and fails the test unless the answer is want.
+// forces calls ForceRelease for a lock, and fails the test unless the call reports want.
 func (p party) forces(name string, want bool) {
 	p.e.Helper()
 	res, err := p.s.ForceRelease(p.e.ctx, backend.ForceReleaseRequest{Kind: p.kind, Name: name})

@@ -27,8 +27,8 @@ func (cl *claim) handoverEnd(s *state) instant {
 	return cl.began + s.handover
 }
 
-// passing returns the claim that this client may hand over: the claim of an exclusive holder, or a
-// write lock that is lent to readers.
+// passing returns the claim that this client may hand over, or nil. The claim belongs to an
+// exclusive holder, or is a write lock that is lent to readers.
 func (o *object) passing() *claim {
 	switch {
 	case o == nil:
@@ -66,7 +66,8 @@ func (h *hold) handOn(c *Client) bool {
 	}
 	h.state = released
 	h.count = 0
-	h.endContexts(s, ErrNotHeld) // h has contexts only if fn unlocked more often than it locked
+	// h still has contexts only if a function passed to Do unlocked more often than it locked.
+	h.endContexts(s, ErrNotHeld)
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
@@ -247,8 +248,8 @@ func (cl *claim) downgraded(
 	return written, true
 }
 
-// giveBackWrite is called after a claim has been downgraded to a read lock. It releases the write
-// lock in the store. If the store no longer has the write lock, the claim is lost: the write lock
+// giveBackWrite releases the write lock in the store after a claim has been downgraded to a read
+// lock. If the store no longer holds the write lock, the claim is lost, because the write lock
 // might have ended before the read lock was granted, and another client might have written in the
 // meantime.
 func (cl *claim) giveBackWrite(c *Client, written *claim) {

@@ -19,8 +19,8 @@ func NewOwner() Owner { return Owner{owners.Add(1)} }
 
 // WithOwner returns a context in which calls act for o, in any goroutine. They re-enter the locks
 // that o holds, and each unlock undoes the latest lock call that has no unlock yet. If a context
-// names several owners or Holds (such as that of a [Locker.Do]), the innermost wins. A Hold applies
-// only to its own lock. WithOwner panics if o is zero.
+// names several owners or Holds (such as the Hold of a [Locker.Do]), the innermost wins. A Hold
+// applies only to its own lock. WithOwner panics if o is zero.
 //
 // Goroutines that share an owner don't exclude each other. So don't use WithOwner in middleware
 // around whole requests, unless each request really is one owner.

@@ -36,7 +36,7 @@ const (
 )
 
 // LatchChannel returns the channel of a latch. It puts every name in braces, as Redisson does, even
-// a name that contains braces. Such a name can't be used in a cluster: see checkSlots.
+// a name that contains braces. Such a name can't be used in a cluster (see checkSlots).
 func LatchChannel(name string) string { return "redisson_countdownlatch__channel__{" + name + "}" }
 
 // Latch implements [backend.Latcher].

@@ -14,7 +14,7 @@ import (
 type sides struct {
 	write  state
 	read   [maxUsers + 1]hold // by user, counted from 1
-	struck struck             // of readers; write has that of writers
+	struck struck             // for readers; write.struck is for writers
 }
 
 // shares reports whether a call is for a side of a read-write lock.
