@@ -44,8 +44,8 @@ func (o *object) passing() *claim {
 
 // passesTo reports whether a claim satisfies an acquisition and may be handed to it. A write lock
 // also satisfies an acquisition for reading. But a write lock isn't handed over if its holder also
-// took read locks while holding it. Read locks of the new holder would have the same owner string,
-// so the store couldn't tell them from those of the old holder.
+// took read locks while holding it. The new holder's read locks would have the same owner string,
+// so the store couldn't tell them from the old holder's.
 func (cl *claim) passesTo(a *acquisition) bool {
 	return cl.kind.Passes() && (a.kind == cl.kind || a.kind.Shared()) &&
 		(cl.more == nil || cl.more.inner == nil && cl.more.many == a.o.permits &&
@@ -141,8 +141,8 @@ func (h *hold) lend(s *state) {
 	}
 }
 
-// passOn is called when the last of the readers that share a write lock has left. If the next call
-// in the queue wants to write, passOn hands the write lock to it and returns true.
+// passOn passes on a lent write lock when its last reader has left. If the next call in the queue
+// wants to write, passOn hands the write lock to that call and returns true.
 func (cl *claim) passOn(s *state) bool {
 	if cl.kind.Shared() {
 		return false
@@ -284,7 +284,7 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 	h := a.handed
 	a.handed = nil
 	s.unschedule(&a.alarm)
-	a.answered, a.failure = true, nil // the client knew that the lock was held, by itself
+	a.answered, a.failure = true, nil // the client knew that it held the lock itself
 	switch v := a.variable(); {
 	case h.state == forsaken:
 		h.leaveForsaken(s)
@@ -307,10 +307,10 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 	return nil, errAgain
 }
 
-// postpone is called when the last release of a claim begins. It delays the next request of the
-// first call in the queue until the release is answered, for at most a third of the lease.
-// Otherwise that call would be ahead of other clients, which wait for a notification from the
-// store. postpone returns the queue.
+// postpone delays the next request of the first call in the queue until the last release of a
+// claim, which is about to be sent, is answered. The delay is at most a third of the lease. Without
+// it, that call would be ahead of other clients, which wait for a notification from the store.
+// postpone returns the queue.
 func (cl *claim) postpone(s *state) *queue {
 	q := cl.queue(s)
 	if q == nil {

@@ -66,8 +66,8 @@ type caller struct {
 	excluded func() // called when someone else holds the lock
 }
 
-// caller returns the caller for ctx. The party is that of the innermost identity in ctx that is an
-// owner or a hold of this lock. If there is none, it is the party of plain calls.
+// caller returns the caller for ctx. Its party is taken from the innermost identity in ctx that is
+// an owner or a hold of this lock. If there is none, it is the party of plain calls.
 func (l *Locker) caller(ctx context.Context) caller {
 	mustBeContext(ctx)
 	for id := identityOf(ctx); id != nil; id = id.outer {
