@@ -384,7 +384,7 @@ func (c *Client) over(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// giveUp returns the error of a call that ends for the reason given. It adds what is known about
+// giveUp returns the error of a call that ends for the given reason. It adds what is known about
 // the lock. The error mentions another holder only if the store reported one during the call, or
 // this client knew of one.
 func (a *acquisition) giveUp(why error) error {

@@ -42,9 +42,9 @@ func (s *Store) Fail(n int, err error) {
 }
 
 // Hang makes the next n steps hang, or all steps if n is negative. It counts steps as [Store.Fail]
-// does. Hanging steps are carried out at [Store.Recover]. A step is never carried out if its
-// context has ended by then, for example because its client was closed. But the client can't know
-// that.
+// does. Hanging steps are carried out when [Store.Recover] is called. A step is never carried out
+// if its context has ended by then, for example because its client was closed. But the client can't
+// know that.
 func (s *Store) Hang(n int) { s.add(fault{n, nil}) }
 
 func (s *Store) add(f fault) {

@@ -85,7 +85,8 @@ func (s *session) mayLatch(ctx context.Context, name string) error {
 	return s.probe(ctx)
 }
 
-// parseLatch reads the reply to a step on a latch: whether the step set the count, and the count.
+// parseLatch parses the reply to a step on a latch, which says whether the step set the count, and
+// what the count is now.
 func parseLatch(reply any) (res backend.LatchResult, err error) {
 	words, _ := reply.([]any)
 	if len(words) != 2 {
