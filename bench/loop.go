@@ -348,7 +348,7 @@ func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
 
 // loop locks and unlocks until the trial's duration has passed since start.
 func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
-	// time.Since is cheaper than time.Now, since it doesn't read the wall clock.
+	// time.Since is cheaper than time.Now, because it doesn't read the wall clock.
 	now := func() time.Duration { return time.Since(start) }
 	for begin := now(); begin < t.trial.Duration; {
 		if t.trial.Naming == freshNames {

@@ -241,8 +241,8 @@ func (l *valkeyNoticeLocker) Unlock() error {
 
 // valkeylockSystem uses package valkeylock with one key for each lock, as other contenders do,
 // instead of its default of three. It turns off messages about the client's own changes, which is
-// the faster of two modes. It also allows an attempt to take longer than the default of 20 ms. On a
-// busy machine, an attempt that exceeds the limit would wait for a message that never comes.
+// the faster of the two modes. It also allows an attempt to take longer than the default of 20 ms.
+// On a busy machine, an attempt that exceeds the limit would wait for a message that never comes.
 type valkeylockSystem struct{ valkeylock.Locker }
 
 func openValkeylock(p place) (system, error) {

@@ -7,8 +7,8 @@ import (
 )
 
 // withOnePermit returns a variant of the store that lets the general lock cases run on semaphores.
-// If a request for Permits doesn't say how many it wants, it asks for the only permit of a
-// semaphore.
+// In this variant, a request for Permits that gives no number asks for one permit of a semaphore
+// that has only one.
 func (st Store) withOnePermit() Store {
 	open, fragile := st.Backend, st.Fragile
 	st.Backend = func() backend.Backend { return onePermitBackend{open()} }

@@ -154,7 +154,7 @@ func (p party) renews(name string, lease time.Duration, want bool) {
 	}
 }
 
-// forces force-releases a lock, and fails the test unless the answer is want.
+// forces calls ForceRelease for a lock, and fails the test unless the call reports want.
 func (p party) forces(name string, want bool) {
 	p.e.Helper()
 	res, err := p.s.ForceRelease(p.e.ctx, backend.ForceReleaseRequest{Kind: p.kind, Name: name})
@@ -212,19 +212,18 @@ func (p party) awaitFree(name string) {
 	p.seesFree(name)
 }
 
-// lasts checks that the lock's remaining time fits the given lease. The parameter since is the
-// earliest time at which the lease can have begun.
+// lasts checks that the lock's remaining time fits the given lease, which began no earlier than
+// since.
 func (p party) lasts(name string, lease time.Duration, since time.Time) {
 	p.e.Helper()
 	p.e.checkRemaining(fmt.Sprintf("Look(%.40q) by %v", name, p), p.look(name).Remaining, lease,
 		since)
 }
 
-// checkRemaining checks the remaining time that a step reported for a lease. The parameter since is
-// the earliest time at which the lease can have begun. The remaining time must be at most the
-// lease, and at least the lease minus the time that has passed since then. If time isn't virtual,
-// it may be shorter by another 100 ms, because a server can be interrupted after it has read its
-// clock.
+// checkRemaining checks the remaining time that a step reported for a lease, which began no earlier
+// than since. The remaining time must be at most the lease, and at least the lease minus the time
+// that has passed since then. If time isn't virtual, it may be shorter by another 100 ms, because a
+// server can be interrupted after it has read its clock.
 func (e *env) checkRemaining(step string, remaining, lease time.Duration, since time.Time) {
 	e.Helper()
 	unit := e.leaseStep()

@@ -384,7 +384,7 @@ func (c *Client) over(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// giveUp returns the error of a call that ends for the reason given. It adds what is known about
+// giveUp returns the error of a call that ends for the given reason. It adds what is known about
 // the lock. The error mentions another holder only if the store reported one during the call, or
 // this client knew of one.
 func (a *acquisition) giveUp(why error) error {
@@ -723,7 +723,7 @@ func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
 	return req
 }
 
-// placeLease returns for how long, after each request, the store remembers that this call waits to
+// placeLease returns how long the store remembers, after each request, that this call is waiting to
 // write. It returns 0 if the call doesn't want to write.
 func (a *acquisition) placeLease() time.Duration {
 	if !a.kind.Notes() {
@@ -732,8 +732,9 @@ func (a *acquisition) placeLease() time.Duration {
 	return min(longestPlace, max(a.o.lease, shortestPlace))
 }
 
-// The store remembers a waiting writer for as long as the lease that the writer wants, but within
-// these limits. The first call in the queue repeats its request three times as often.
+// These constants limit how long the store remembers a waiting writer after a request. Within these
+// limits, it does so for the length of the lease that the writer wants. The first call in the queue
+// repeats its request three times in that period.
 const (
 	longestPlace  = 3 * time.Second
 	shortestPlace = 300 * time.Millisecond

@@ -11,7 +11,7 @@ import (
 
 // MultiLocker treats several locks as one. A call gets all of them or none. It implements
 // [sync.Locker]. The locks can be of different kinds, and belong to different clients and stores.
-// The methods act like those of a Locker. The rules of [Locker] for plain calls and owners apply to
+// Its methods behave like a Locker's. The rules of [Locker] for plain calls and owners apply to
 // each lock. For example, an owner that already holds one of the locks re-enters it.
 //
 // A call never waits while it holds some of the locks, so programs that want the same locks in
@@ -156,17 +156,17 @@ func (m *MultiLocker) Unlock() {
 }
 
 // LockContext waits until it has all locks. ctx and [Wait] limit the total time. The locks are
-// renewed until they are unlocked, unless [FixedLease] is given. After an error the call holds none
-// of them. The errors are those of [Locker.LockContext], and name the lock that couldn't be
-// acquired.
+// renewed until they are unlocked, unless [FixedLease] is given. If the call fails, it holds none
+// of them. It returns the same errors as [Locker.LockContext], with the name of the lock that
+// couldn't be acquired.
 func (m *MultiLocker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	_, err := m.acquire(ctx, "lock", false, acquireOptions{}, opts)
 	return err
 }
 
 // TryLock acquires the locks if it can do so now, or within [Wait]. False with a nil error means
-// exactly one thing: someone else holds one of them. (For an [RWLocker] see [Locker.TryLock].) The
-// errors are those of [MultiLocker.LockContext].
+// exactly one thing: someone else holds one of them. (For an [RWLocker], see [Locker.TryLock].)
+// TryLock returns the same errors as [MultiLocker.LockContext].
 func (m *MultiLocker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
 	_, err := m.acquire(ctx, "trylock", false, acquireOptions{bounded: true}, opts)
 	if e, ok := err.(*Error); ok && isHeld(e.Err) {
@@ -193,10 +193,10 @@ func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 // The Hold is lost as soon as one of its locks is lost. The Hold's context then ends with that loss
 // as its cause, but the other locks stay held until [Hold.Release]. Calls with the Hold's context
 // re-enter each of the locks. [Hold.Until] returns the earliest of the locks' times. [Hold.Name]
-// and [Hold.HolderID] return those of all locks, joined by ", ". [Hold.Token], and [Token] of the
-// Hold's context, return the token of the last Locker given to [All] that has tokens. To get the
-// token of another lock, acquire that lock again with the Hold's context. [Hold.Release] releases
-// all locks concurrently, and joins the errors.
+// and [Hold.HolderID] return the names and the holder IDs of all locks, joined by ", ".
+// [Hold.Token], and [Token] of the Hold's context, return the token of the last Locker given to
+// [All] that has tokens. To get the token of another lock, acquire that lock again with the Hold's
+// context. [Hold.Release] releases all locks concurrently, and joins the errors.
 func (m *MultiLocker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	t, err := m.acquire(ctx, "acquire", true, acquireOptions{}, opts)
 	if err != nil {
@@ -206,8 +206,8 @@ func (m *MultiLocker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold
 }
 
 // Do acquires the locks as [MultiLocker.Acquire] does, calls fn with the context of the hold, and
-// releases the locks. It releases them even if fn panics or ends its goroutine. The errors are
-// those of [Locker.Do].
+// releases the locks. It releases them even if fn panics or ends its goroutine. Do returns the same
+// errors as [Locker.Do].
 func (m *MultiLocker) Do(
 	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,
 ) error {
@@ -224,7 +224,7 @@ func (m *MultiLocker) Do(
 	return t.run(ctx, fn)
 }
 
-// TryDo is like [MultiLocker.Do], but skips the work if someone else holds one of the locks: see
+// TryDo is like [MultiLocker.Do], but skips the work if someone else holds one of the locks. See
 // [Locker.TryDo].
 func (m *MultiLocker) TryDo(
 	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,

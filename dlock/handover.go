@@ -27,8 +27,8 @@ func (cl *claim) handoverEnd(s *state) instant {
 	return cl.began + s.handover
 }
 
-// passing returns the claim that this client may hand over: the claim of an exclusive holder, or a
-// write lock that is lent to readers.
+// passing returns the claim that this client may hand over, or nil. The claim belongs to an
+// exclusive holder, or is a write lock that is lent to readers.
 func (o *object) passing() *claim {
 	switch {
 	case o == nil:
@@ -44,8 +44,8 @@ func (o *object) passing() *claim {
 
 // passesTo reports whether a claim satisfies an acquisition and may be handed to it. A write lock
 // also satisfies an acquisition for reading. But a write lock isn't handed over if its holder also
-// took read locks while holding it. Read locks of the new holder would have the same owner string,
-// so the store couldn't tell them from those of the old holder.
+// took read locks while holding it. The new holder's read locks would have the same owner string,
+// so the store couldn't tell them from the old holder's.
 func (cl *claim) passesTo(a *acquisition) bool {
 	return cl.kind.Passes() && (a.kind == cl.kind || a.kind.Shared()) &&
 		(cl.more == nil || cl.more.inner == nil && cl.more.many == a.o.permits &&
@@ -66,7 +66,8 @@ func (h *hold) handOn(c *Client) bool {
 	}
 	h.state = released
 	h.count = 0
-	h.endContexts(s, ErrNotHeld) // h has contexts only if fn unlocked more often than it locked
+	// h still has contexts only if a function passed to Do unlocked more often than it locked.
+	h.endContexts(s, ErrNotHeld)
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
@@ -140,8 +141,8 @@ func (h *hold) lend(s *state) {
 	}
 }
 
-// passOn is called when the last of the readers that share a write lock has left. If the next call
-// in the queue wants to write, passOn hands the write lock to it and returns true.
+// passOn passes on a lent write lock when its last reader has left. If the next call in the queue
+// wants to write, passOn hands the write lock to that call and returns true.
 func (cl *claim) passOn(s *state) bool {
 	if cl.kind.Shared() {
 		return false
@@ -247,8 +248,8 @@ func (cl *claim) downgraded(
 	return written, true
 }
 
-// giveBackWrite is called after a claim has been downgraded to a read lock. It releases the write
-// lock in the store. If the store no longer has the write lock, the claim is lost: the write lock
+// giveBackWrite releases the write lock in the store after a claim has been downgraded to a read
+// lock. If the store no longer holds the write lock, the claim is lost, because the write lock
 // might have ended before the read lock was granted, and another client might have written in the
 // meantime.
 func (cl *claim) giveBackWrite(c *Client, written *claim) {
@@ -283,7 +284,7 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 	h := a.handed
 	a.handed = nil
 	s.unschedule(&a.alarm)
-	a.answered, a.failure = true, nil // the client knew that the lock was held, by itself
+	a.answered, a.failure = true, nil // the client knew that it held the lock itself
 	switch v := a.variable(); {
 	case h.state == forsaken:
 		h.leaveForsaken(s)
@@ -306,10 +307,10 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 	return nil, errAgain
 }
 
-// postpone is called when the last release of a claim begins. It delays the next request of the
-// first call in the queue until the release is answered, for at most a third of the lease.
-// Otherwise that call would be ahead of other clients, which wait for a notification from the
-// store. postpone returns the queue.
+// postpone delays the next request of the first call in the queue until the last release of a
+// claim, which is about to be sent, is answered. The delay is at most a third of the lease. Without
+// it, that call would be ahead of other clients, which wait for a notification from the store.
+// postpone returns the queue.
 func (cl *claim) postpone(s *state) *queue {
 	q := cl.queue(s)
 	if q == nil {

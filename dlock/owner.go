@@ -19,8 +19,8 @@ func NewOwner() Owner { return Owner{owners.Add(1)} }
 
 // WithOwner returns a context in which calls act for o, in any goroutine. They re-enter the locks
 // that o holds, and each unlock undoes the latest lock call that has no unlock yet. If a context
-// names several owners or Holds (such as that of a [Locker.Do]), the innermost wins. A Hold applies
-// only to its own lock. WithOwner panics if o is zero.
+// names several owners or Holds (such as the Hold of a [Locker.Do]), the innermost wins. A Hold
+// applies only to its own lock. WithOwner panics if o is zero.
 //
 // Goroutines that share an owner don't exclude each other. So don't use WithOwner in middleware
 // around whole requests, unless each request really is one owner.
@@ -66,8 +66,8 @@ type caller struct {
 	excluded func() // called when someone else holds the lock
 }
 
-// caller returns the caller for ctx. The party is that of the innermost identity in ctx that is an
-// owner or a hold of this lock. If there is none, it is the party of plain calls.
+// caller returns the caller for ctx. Its party is taken from the innermost identity in ctx that is
+// an owner or a hold of this lock. If there is none, it is the party of plain calls.
 func (l *Locker) caller(ctx context.Context) caller {
 	mustBeContext(ctx)
 	for id := identityOf(ctx); id != nil; id = id.outer {

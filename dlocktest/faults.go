@@ -25,7 +25,8 @@ var errFailed = errors.New("dlocktest: the store is down")
 // the background also count. A message that wakes a waiter isn't a step, and is delivered despite
 // faults.
 //
-// Calls of Fail and Hang queue up: each affects the steps after those of the previous call.
+// Calls of Fail and Hang queue up: each affects the steps that follow the ones affected by the
+// previous call.
 //
 // If err is or wraps a [backend.Error], it keeps its kind. Any other err gets the kind
 // [backend.Retry]: the step was not carried out, and another attempt may succeed. If err is nil,
@@ -41,9 +42,9 @@ func (s *Store) Fail(n int, err error) {
 }
 
 // Hang makes the next n steps hang, or all steps if n is negative. It counts steps as [Store.Fail]
-// does. Hanging steps are carried out at [Store.Recover]. A step is never carried out if its
-// context has ended by then, for example because its client was closed. But the client can't know
-// that.
+// does. Hanging steps are carried out when [Store.Recover] is called. A step is never carried out
+// if its context has ended by then, for example because its client was closed. But the client can't
+// know that.
 func (s *Store) Hang(n int) { s.add(fault{n, nil}) }
 
 func (s *Store) add(f fault) {
@@ -70,10 +71,10 @@ func (s *Store) Recover() {
 	}
 }
 
-// PauseRenewals makes all renewals, but no other steps, hang until [Store.ResumeRenewals]. So each
-// lock ends with its lease. Then its holder is notified, with the reason LossExpired, and the next
-// waiter gets the lock. The same happens to a holder that is cut off from its store. [Store.Fail]
-// and [Store.Hang] don't count these renewals.
+// PauseRenewals makes all renewals, but no other steps, hang until [Store.ResumeRenewals]. So a
+// lock is lost when its lease expires. Its holder is notified, with the reason LossExpired, and the
+// next waiter gets the lock. The same happens to a holder that is cut off from its store.
+// [Store.Fail] and [Store.Hang] don't count these renewals.
 func (s *Store) PauseRenewals() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@
 //
 // Package [github.com/seed951563bd/distsync/dlock] describes what you can do with a lock. This page
 // is about etcd. [New] takes the client that a program already has. That client logs each retry
-// itself; [docs/kubernetes.md], "What client libraries log", says how to silence it.
+// itself. To silence it, see "What client libraries log" in [docs/kubernetes.md].
 //
 // # What is promised, and what is not
 //
@@ -32,7 +32,7 @@
 // if many requests run at the same time, since a request may go to that member again. A waiter
 // whose watch goes through that member notices within four seconds. Until the client notices the
 // hang, it keeps sending some of its requests to that member. The DialKeepAliveTime of its
-// configuration determines how long that takes: see [New]. If the leader hangs, the others elect a
+// configuration determines how long that takes (see [New]). If the leader hangs, the others elect a
 // new one within about two seconds. No step is carried out until then, so a lock with a lease below
 // five seconds may be lost.
 //
@@ -43,9 +43,9 @@
 //
 // Use 3.6.5, 3.5.23 or later. Before 3.5.13 and 3.4.31, a leader whose disk hung could revoke
 // leases that had been renewed at its successor. Then a valid lock is lost. Its holder is notified
-// at its next renewal, up to a third of a lease after another may have acquired the lock. Before
-// 3.6.5 and 3.5.23, a renewal could succeed at the moment at which the lease was revoked. Then the
-// holder learns of the loss only at the renewal after that one.
+// at its next renewal, up to a third of a lease after another owner may have acquired the lock.
+// Before 3.6.5 and 3.5.23, a renewal could succeed at the moment at which the lease was revoked.
+// Then the holder learns of the loss only at the renewal after that one.
 //
 // When a leader resumes after a pause of its whole process, for example of its virtual machine, it
 // may revoke leases that were renewed at its successor during the pause. That can happen if the
@@ -97,7 +97,7 @@
 // A call that gives no limit uses the one that was given last. That is the limit in the key with
 // the highest revision. But a renewal, which gives no limit, can also write a key. The value of
 // such a key has another field, "said": the revision in which its limit was given. That revision
-// counts instead of the key's. While no permit is acquired, there is no such key, so the limit is
+// counts instead of the key's. While no permits are held, there is no such key, so the limit is
 // unknown.
 //
 // A waiter in line for a fair lock also has its own key. The order in which these keys were created
@@ -204,8 +204,8 @@
 // leader takes some 30 µs for each. For 10,000 locks that is some 0.3 s in every ten seconds, with
 // the default lease. Another member passes each message on to the leader, with a round trip for
 // each. If that takes 1 ms, 10,000 locks take 10 s, and need a longer lease. The client replaces
-// the stream if no answer comes for a twelfth of the shortest lease whose renewal waits for one,
-// but at least half a second and at most a second.
+// the stream if no answer comes within a twelfth of the shortest lease whose renewal is unanswered.
+// But it waits for at least half a second and at most a second.
 //
 // Inspecting a lock takes two round trips: the first reads all its keys, and the second asks how
 // long each lease lasts, eight at a time. For each page, a list takes one read or more, two round

@@ -48,7 +48,7 @@ func (at line) place(owner string) record {
 }
 
 // A position identifies a place. It consists of the revision in which the place was created and, if
-// several places were restored together, of its number among them.
+// several places were restored together, the place's number among them.
 type position struct {
 	rev   int64
 	front int
@@ -84,7 +84,8 @@ func inOrder(places []record) {
 	}
 }
 
-// line parses the answer to a request that read the lock's key and the span of [store.beside].
+// line parses the answer to a request that read the lock's key and all keys in the span that
+// [store.beside] returns.
 func (s *session) line(id holdID, res *pb.TxnResponse) (at line, err error) {
 	kvs, err := ranges(res, 2)
 	if err != nil {
@@ -135,8 +136,8 @@ func (s *session) foundLine(ctx context.Context, a *attempt, key record) (line, 
 }
 
 // takes returns the change that writes the lock's key. If there is no such key yet, the change
-// creates it only under a condition: if the first in line holds the lock by its place, that place
-// must not have changed; otherwise the line must be empty.
+// creates it only if the line is empty or, if the first in line holds the lock by its place, only
+// if that place hasn't changed.
 func (s *session) takes(a *attempt, at line, next record) *change {
 	c := &change{old: at.lock, next: next, only: a.only}
 	switch holder, byPlace := at.holder(); {
@@ -430,8 +431,7 @@ func (s *session) ends(
 // time is up earlier.
 const firstTime = 3 * time.Second
 
-// passOver removes the place of the first in line if that owner counts as dead. dead reports
-// whether it does.
+// passOver reports whether the first in line counts as dead. If so, it removes that place.
 func (s *session) passOver(ctx context.Context, name string, at line) (dead bool, err error) {
 	holder, byPlace := at.holder()
 	if !byPlace || s.places.timeLeft(name, holder) > 0 {
@@ -623,8 +623,8 @@ func (s *session) comeBack(
 		back.front++
 		m = append(m, mending{same(s.store.keyOf(id), record{}), s.store.put(id, back)})
 	}
-	// Each transaction puts its owners in front of those of earlier transactions. So the last
-	// owners come in the first transaction.
+	// Each transaction puts its owners ahead of the owners in earlier transactions, so the last
+	// owners go into the first transaction.
 	slices.Reverse(m)
 	return only, m
 }

@@ -2,8 +2,8 @@ package etcdbackend
 
 import "sync"
 
-// names is a set of the names of locks that have something in common. If there are too many names,
-// it forgets all of them, which costs one needless request for each lock.
+// names is a set of lock names. When it is full, it forgets all of them, which costs one needless
+// request for each lock.
 type names struct {
 	mu  sync.Mutex
 	set map[string]struct{}

@@ -41,7 +41,7 @@ type note struct {
 // by reports whether the owner holds h and hasn't released it.
 func (h *hold) by(owner string) bool { return h.count > 0 && !h.kept && h.owner == owner }
 
-// keptBy reports whether this owner has released the lock, but the lock stays taken.
+// keptBy reports whether the lock stays taken although this owner has released it.
 func (h *hold) keptBy(owner string) bool { return h.kept && h.owner == owner }
 
 // last makes the hold expire at the given time. It never makes a Write expire earlier.

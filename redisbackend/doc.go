@@ -10,8 +10,8 @@
 //	})
 //
 // Package [github.com/seed951563bd/distsync/dlock] describes the locks. This page is about Redis.
-// [New] takes the client that a program already has. That client logs failed dials itself;
-// [docs/kubernetes.md], "What client libraries log", says how to silence it.
+// [New] takes the client that a program already has. That client logs failed dials itself. To
+// silence it, see "What client libraries log" in [docs/kubernetes.md].
 //
 // # What is promised, and what is not
 //
@@ -98,9 +98,9 @@
 //
 // Each lock is on the one master that serves the slot of its name. While a slot is migrated, its
 // locks can't be released. The lock is then on one server and its channel on the other, and the
-// answer is TRYAGAIN. An unlock tries for up to 5 s, and then continues in the background. The
-// locks still exclude others meanwhile. With WithReplicas new locks can't be acquired in such a
-// slot either. Slots with few keys migrate within milliseconds.
+// answer is TRYAGAIN. An unlock keeps trying for up to 5 s, and then continues in the background.
+// The locks still exclude others meanwhile. With [WithReplicas], new locks can't be acquired in
+// such a slot either. Slots with few keys migrate within milliseconds.
 //
 // A cluster forwards the message about a release to all of its servers. With [WithShardedPubSub]
 // it stays on the lock's server. All clients must agree on that option. In a cluster of Redis 7 or
@@ -118,7 +118,7 @@
 // # Hooks
 //
 // Hooks of the client see single commands and pipelines. If steps share round trips, hooks don't
-// see the context values of a caller: see [WithContextValues]. A hook must send the commands that
+// see the context values of a caller (see [WithContextValues]). A hook must send the commands that
 // it is given, not copies, and return the errors that it gets. If it replaced an error with
 // redis.Nil, the backend would take that for a null reply of the server, which means that the lock
 // was acquired. A hook may change arguments that are strings. The last argument of a script is not
@@ -141,8 +141,8 @@
 //
 // # On the wire
 //
-// The protocol is that of Redisson's RLock. The lock is a hash with one field, and its release is
-// published on a channel. Fenced, read-write and fair locks, and permits, are stored like
+// A plain lock uses the protocol of Redisson's RLock. It is a hash with one field, and its release
+// is published on a channel. Fenced, read-write and fair locks, and permits, are stored like
 // Redisson's RFencedLock, RReadWriteLock, RFairLock and RPermitExpirableSemaphore, but have scripts
 // of their own. So Java programs with Redisson and Go programs with this package exclude each
 // other, and wake each other's waiters. With a cluster of Redis 7 or later, use

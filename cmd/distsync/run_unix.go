@@ -79,7 +79,7 @@ func (s *running) run(ctx context.Context) (err error) {
 	})
 }
 
-// giveBack releases the lock. If the store doesn't answer, the lock ends with its lease.
+// giveBack releases the lock. If the store doesn't answer, the lock ends when its lease expires.
 func (s *running) giveBack() { _ = s.release(context.Background()) }
 
 // settle waits until the lock lasts long enough for the command to start, or is lost. When a fair

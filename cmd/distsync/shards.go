@@ -141,7 +141,7 @@ func divided(ctx context.Context, c *dlock.Client, name string, names []string) 
 	return d, nil
 }
 
-// wrong describes the problems of the division. Each of them is normal for a short time, for
+// wrong describes the problems with the division. Each of them is normal for a short time, for
 // example during a deploy.
 func (d *division) wrong() (all []string) {
 	var free []string

@@ -228,9 +228,9 @@ func (w *watcher) compare(l *dlock.LockInfo, err error) {
 	w.last = l
 }
 
-// compareHolders emits an event for each holder that isn't among the others, or has a different
-// count there. The parameters missing and differs are the names of these two events. If differs is
-// empty, counts aren't compared.
+// compareHolders emits an event for each holder that isn't in others, and an event for each holder
+// that has a different count there. The arguments missing and differs are the names of these
+// events. An event whose name is empty is omitted.
 func (w *watcher) compareHolders(missing, differs string, holders, others []dlock.Holder) {
 	counts := make(map[string]int, len(others))
 	for _, o := range others {
@@ -249,8 +249,7 @@ func (w *watcher) compareHolders(missing, differs string, holders, others []dloc
 	}
 }
 
-// compareLine emits an event for each waiter in line that isn't among the others. The parameter
-// missing is the name of that event.
+// compareLine emits an event with the given name for each waiter in line that isn't in others.
 func (w *watcher) compareLine(missing string, line, others []string) {
 	there := make(map[string]bool, len(others))
 	for _, o := range others {

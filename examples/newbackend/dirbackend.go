@@ -80,7 +80,7 @@ func lockPath(dir, name string) string {
 // A lockFile is the contents of a lock's file. If Count is 0, the lock is free and has no file.
 type lockFile struct {
 	Name    string    // for people who look into the directory
-	Owner   []byte    // as bytes: JSON changes invalid strings
+	Owner   []byte    // not a string, because JSON changes invalid UTF-8
 	Count   int       // the number of the owner's acquisitions
 	Expires time.Time // by the wall clock
 	Token   uint64    // the token of a fenced lock's hold
@@ -212,7 +212,7 @@ const (
 )
 
 // step carries out a step on a lock atomically. It calls do with the current contents of the lock's
-// file. Then it writes the file, removes it, or leaves it unchanged, as the result of do says.
+// file. Then, depending on what do returns, it writes the file, removes it, or leaves it unchanged.
 //
 // The kind of an error tells the core what it may assume. Retry means that the step was not carried
 // out, and won't be. Refused means, in addition, that another attempt would also fail. All other
@@ -257,11 +257,11 @@ func (s dirSession) step(
 
 // guard locks the directory's guard, waiting if necessary.
 //
-// The file is opened each time, since a flock belongs to the open file. Goroutines that shared an
-// open file would all have the flock at the same time. The file is never removed. Otherwise a
-// process that waits for the flock on the removed file would get it, while another has the flock on
-// the new file. So this backend has one guard for all locks. With a guard for each lock, steps on
-// different locks could overlap, but the guards' files would have to remain forever.
+// The file is opened each time. A flock belongs to an open file, so goroutines that shared one
+// would all have the flock at the same time. The file is never removed. Otherwise a process that
+// was waiting for the flock on the removed file could get it while another process has the flock on
+// the new file. That is why this backend has one guard for all locks. With a guard for each lock,
+// steps on different locks could overlap, but the guards' files would have to remain forever.
 func (s dirSession) guard() (unlock func(), err error) {
 	thisProcess.Lock()
 	f, err := os.OpenFile(filepath.Join(s.dir, ".guard"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -309,8 +309,8 @@ func read(path string, now time.Time) (lockFile, error) {
 	case err != nil:
 		return lockFile{}, notDone(err)
 	case len(text) == 0:
-		// A power failure during write may leave an empty file. The power failure has also ended
-		// the lock's holder.
+		// A power failure during write may leave an empty file, but it also ends the holder, so the
+		// lock is free.
 		return lockFile{}, nil
 	}
 	var l lockFile

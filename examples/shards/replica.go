@@ -13,7 +13,7 @@ import (
 // A replica is a process, or a simulated one.
 type replica struct {
 	name string
-	end  func() error // hands over its shards, and returns afterwards
+	end  func() error // ends the replica after it has handed over its shards
 	kill func()
 }
 

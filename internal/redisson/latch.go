@@ -36,7 +36,7 @@ const (
 )
 
 // LatchChannel returns the channel of a latch. It puts every name in braces, as Redisson does, even
-// a name that contains braces. Such a name can't be used in a cluster: see checkSlots.
+// a name that contains braces. Such a name can't be used in a cluster (see checkSlots).
 func LatchChannel(name string) string { return "redisson_countdownlatch__channel__{" + name + "}" }
 
 // Latch implements [backend.Latcher].
@@ -85,7 +85,8 @@ func (s *session) mayLatch(ctx context.Context, name string) error {
 	return s.probe(ctx)
 }
 
-// parseLatch reads the reply to a step on a latch: whether the step set the count, and the count.
+// parseLatch parses the reply to a step on a latch, which says whether the step set the count, and
+// what the count is now.
 func parseLatch(reply any) (res backend.LatchResult, err error) {
 	words, _ := reply.([]any)
 	if len(words) != 2 {

@@ -32,8 +32,9 @@ var jointScripts = map[string]Script{
 	shardedReleaseScript.SHA1: sharded(eachText + releaseTogetherText),
 }
 
-// joinSteps joins consecutive calls where possible. It doesn't join calls that are followed by a
-// command in questions. It also returns the index of the first call in each joint call.
+// joinSteps joins consecutive calls where possible. It leaves a call on its own if the map
+// questions contains a command to send after it. It also returns the index of the first call in
+// each joint call.
 func joinSteps(calls []Call, questions map[int]Command) (joint []Call, firsts []int) {
 	for first := 0; first < len(calls); {
 		next := first + 1

@@ -14,7 +14,7 @@ import (
 type sides struct {
 	write  state
 	read   [maxUsers + 1]hold // by user, counted from 1
-	struck struck             // of readers; write has that of writers
+	struck struck             // for readers; write.struck is for writers
 }
 
 // shares reports whether a call is for a side of a read-write lock.
@@ -165,7 +165,8 @@ func (s *sides) noReaders(o *op) bool {
 	return true
 }
 
-// anyLent reports whether any user may read under a hold that the store knows as a Write.
+// anyLent reports whether any user might be reading under a hold that the store recorded as a
+// Write.
 func (s *sides) anyLent(o *op) bool {
 	return slices.ContainsFunc(s.read[:], func(r hold) bool { return r.lent && r.held(o) })
 }

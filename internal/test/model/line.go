@@ -140,7 +140,7 @@ func (m *Line) client(n uint8) int {
 	return 1
 }
 
-// of returns the first and the last number of a client's calls.
+// of returns the numbers of a client's first and last calls.
 func (m *Line) of(client int) (first, last uint8) {
 	if client == 0 {
 		return 1, uint8(m.Calls[0])
