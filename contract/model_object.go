@@ -333,7 +333,7 @@ func (o object) acquire(s modelStep, i int, t moment) []outcome {
 
 // leave adds or renews the note of a waiting writer.
 func (n *note) leave(s modelStep, t moment) {
-	// a re-entry asks for no place, so the store may keep or remove an earlier note
+	// a re-entry asks for no place, so the store is free to keep or remove an earlier note
 	if s.op == opReenter {
 		if !n.ends.none() {
 			n.ends.earliest = t.before

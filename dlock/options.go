@@ -256,7 +256,7 @@ func isNote(text string) bool {
 	})
 }
 
-// options applies opts to o, the call's defaults, and checks the result.
+// options applies opts to the call's defaults o, and checks the result.
 func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions, error) {
 	if len(opts) > 0 {
 		var err error

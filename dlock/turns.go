@@ -235,8 +235,8 @@ func (q *queue) letPass(s *state) bool {
 	return true
 }
 
-// tries is called when this client asks for the lock again, and no longer lets others go first.
-// woken reports whether a message woke the lead.
+// tries records that this client asks for the lock again, and so no longer lets others go first.
+// The parameter woken says whether a message woke the lead.
 func (s *state) tries(key lockKey, woken bool) {
 	if cr := s.crowds[key]; cr != nil {
 		cr.vain = !woken && cr.until > 0 && s.now() >= cr.until

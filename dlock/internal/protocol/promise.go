@@ -30,7 +30,7 @@ type Promise struct {
 
 type rare struct {
 	cut  Instant // renewals sent before this time don't extend the promise
-	kept Instant // the lock stays taken until this time, even if it is released; 0 if it doesn't
+	kept Instant // the lock stays taken until then, even after its release; 0 if it isn't kept
 	sent Instant // when the last granted request was sent
 	// grant is the lease that the claim had when the store gave it to the first in line. It is 0
 	// after the first renewal.
@@ -223,9 +223,10 @@ func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked ti
 	return lease, max(asked, lease)
 }
 
-// Given records that the store gave the claim to the first in line with the given lease. That lease
-// begins at since. The call that was first in line wants the claim until the time wanted. If that
-// call has a fixed lease, the first renewal asks for the time left until wanted.
+// Given records that the store gave the claim to the first in line, with the given lease. The
+// parameter since is when the lease began, and wanted is the time until which the call that was
+// first in line wants the claim. If that call has a fixed lease, the first renewal asks for the
+// time left until wanted.
 func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.Sent(since, lease)
 	p.deadline.Store(int64(min(since+Promised(lease), wanted)))

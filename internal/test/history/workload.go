@@ -308,8 +308,8 @@ func (u *user) giveBack(ctx context.Context, l *Loan) {
 	l.Return(ctx)
 }
 
-// goOn keeps using the holds of p, one side of a read-write lock, after the user has given back the
-// other side.
+// goOn uses p for a while and then releases it, if p is still held. p is one side of a read-write
+// lock, and the user has released the other side.
 func (u *user) goOn(ctx context.Context, p *Party) {
 	if p == nil || p.Held() == 0 {
 		return

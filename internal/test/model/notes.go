@@ -495,7 +495,8 @@ func (m *Notes) come(s NotesState, p int, do notesEmitter) {
 	do(s, "%s comes, queues", m.name(p))
 }
 
-// sleep emits the events that wake a party in the queue: its timer fires, or it tries again.
+// sleep emits the next events of a waiting party. Only the head of a queue has any: its timer
+// fires, or it tries again.
 func (m *Notes) sleep(s NotesState, p int, do notesEmitter) {
 	c := m.client(p)
 	if m.head(&s, c) != p {
