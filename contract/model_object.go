@@ -42,8 +42,7 @@ type ending struct{ earliest, latest time.Time }
 
 func (x ending) none() bool { return x == ending{} }
 
-// A hold models the hold of an owner that excludes all others. A count of 0 means that there is
-// none.
+// A hold models a hold that excludes all other owners. If its count is 0, there is no such hold.
 type hold struct {
 	kind  backend.Kind
 	owner string
@@ -342,7 +341,7 @@ func (n *note) leave(s modelStep, t moment) {
 	}
 	since := t.in(-s.waited)
 	if !n.ends.none() {
-		// The writer counts as waiting since the earlier of the two times.
+		// The writer counts as waiting from the earlier of the two times.
 		if n.since.earliest.Before(since.earliest) {
 			since.earliest = n.since.earliest
 		}

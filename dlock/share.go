@@ -12,7 +12,7 @@ import (
 )
 
 // The readers of a client share a claim, which one of them acquired. During the hand-over time, new
-// readers join the claim without asking the store, unless a writer of this client waits. Later
+// readers join the claim without asking the store, unless a writer of this client is waiting. Later
 // readers acquire a new claim, so that the store can let a writer of another client go first. The
 // last reader of a claim releases it.
 
@@ -585,8 +585,8 @@ func (h *hold) innerFor(s *state, a *acquisition) (*claim, error) {
 }
 
 // endInner records that a write hold has ended. If its party took read locks in the meantime, and
-// has unlocked them all, endInner returns the claim for them, which must be released with the write
-// lock.
+// has unlocked them all, endInner returns the claim for these read locks. That claim must be
+// released together with the write lock.
 func (h *hold) endInner(s *state) *claim {
 	inner := h.inner()
 	if inner == nil {
