@@ -396,8 +396,8 @@ end`, "0")
 	return clock() + time.Until(time.UnixMilli(ms)), err == nil, err
 }
 
-// restart replaces the server with an empty one, and measures how long it takes, once the new
-// server answers, until a candidate leads.
+// restart replaces the server with an empty one, and measures the time from the new server's first
+// answer until a candidate leads.
 func (c *candidates) restart(who contender) (s succession, err error) {
 	led, from := c.since, clock()
 	if err := c.lab.restart(who.store); err != nil {

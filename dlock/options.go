@@ -31,8 +31,8 @@ func WithLease(d time.Duration) Option {
 	}
 }
 
-// DefaultHandover is how long a lock may be handed over inside a process, unless [WithHandover]
-// sets another time.
+// DefaultHandover is how long goroutines of a client can hand a lock over without asking the store,
+// unless [WithHandover] sets a different limit.
 const DefaultHandover = 10 * time.Millisecond
 
 // WithHandover limits how long goroutines of this client may hand a lock over without asking the
@@ -225,7 +225,7 @@ func AtLeast(d time.Duration) AcquireOption {
 //
 // A note consists of 1 to 512 characters, which are ASCII letters, digits or any of -._~%&=+. The
 // results of [net/url.Values.Encode] contain only these. With any other note, the call returns an
-// error. On a writing side, or for another kind of lock, the error wraps [errors.ErrUnsupported].
+// error. On the writing side, or for another kind of lock, the error wraps [errors.ErrUnsupported].
 // By default there is no note.
 func HolderNote(note string) AcquireOption {
 	return func(o *acquireOptions) { o.note, o.noted = note, true }

@@ -54,7 +54,7 @@ func (cl *claim) asksWhoWaits(s *state, now instant) bool {
 	return ask
 }
 
-// streaks holds the streaks of the most recently released locks, at least mostStreaks of them.
+// streaks holds the streaks of recently released locks, at least the latest mostStreaks.
 type streaks struct{ young, old map[lockKey]streak }
 
 func newStreaks() streaks {
@@ -142,9 +142,9 @@ func (cl *claim) secondTurn(s *state, res backend.ReleaseResult) bool {
 	return cr.second
 }
 
-// besideStrangers returns the number of additional releases that this client lets pass because some
-// waiting clients are strangers. The number can be negative. The numbers come from measurements,
-// and give each side a fair share.
+// besideStrangers returns how many more releases this client lets pass because some waiting clients
+// are strangers. The result can be negative. The possible values come from measurements, and
+// give each side a fair share.
 func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	few := 2*res.Strangers <= res.Waiting
 	switch {
@@ -265,10 +265,11 @@ func (s *state) dispel(key lockKey) {
 	}
 }
 
-// hear makes the queue's lead look at the lock again when the store reports a release, but no later
-// than at the given time. A lead whose call has a short wait looks sooner. If the queue isn't
-// subscribed, hear subscribes it, which also makes the lead look. hear never postpones a look, so
-// that this client's own releases don't delay the lead.
+// hear makes the queue's lead look at the lock again when the store reports a release, or at the
+// given time if there is no report by then. If the lead's wait is bounded, it looks after
+// 1/newsShare of the wait, if that is earlier. If the queue isn't subscribed, hear subscribes it,
+// which also makes the lead look. hear never postpones a look, so that this client's own releases
+// don't delay the lead.
 func (q *queue) hear(s *state, until instant) {
 	if q.subscribed == unsubscribed && s.notifies {
 		q.subscribe(s)

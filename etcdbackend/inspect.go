@@ -157,8 +157,8 @@ func (f *finding) kinds() (n int) {
 	return n
 }
 
-// A report is the result of an inspection. It is stale if a hold's lease had already ended when its
-// remaining time was asked for: the key of that hold may have another lease by now.
+// A report is the result of an inspection. It is stale if a hold's lease had already ended when the
+// lease's remaining time was requested. The key of that hold might have another lease by now.
 type report struct {
 	backend.Inspection
 	stale bool

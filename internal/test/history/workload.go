@@ -322,7 +322,7 @@ func (u *user) goOn(ctx context.Context, p *Party) {
 	}
 }
 
-// do makes the calls of a round, with Do.
+// do performs a round in which the user acquires the lock with Do.
 func (u *user) do(ctx context.Context, p *Party) {
 	inside := ctx
 	p.Do(ctx, u.askAndWait(), func(ctx context.Context) {
@@ -335,7 +335,7 @@ func (u *user) do(ctx context.Context, p *Party) {
 	u.goOn(inside, p.Beside)
 }
 
-// take makes the calls of a round, with Acquire.
+// take performs a round in which the user acquires the lock with Acquire.
 func (u *user) take(ctx context.Context, p *Party) {
 	h := p.Take(ctx, u.askAndWait())
 	if h == nil {

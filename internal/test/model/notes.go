@@ -249,7 +249,7 @@ func (m *Notes) tidy(s *NotesState) {
 // publish sends a message to both clients.
 func (m *Notes) publish(s *NotesState) { s.message = [2]bool{true, true} }
 
-// messages emits what can happen to a message from the store: it arrives, or it gets lost.
+// messages emits the possible fates of a message from the store: it arrives, or it gets lost.
 func (m *Notes) messages(s NotesState, c int, calm bool, do notesEmitter) {
 	if !s.message[c] {
 		return
@@ -649,8 +649,8 @@ func (m *Notes) leave(s NotesState, p int, calm bool, do notesEmitter) {
 	do(t, "%s unlocks, sends release", name)
 }
 
-// drained is called after the release of a number. If a request of that number may still be carried
-// out, another release follows in the background.
+// drained records that a number was released in the store. If a request of that number might still
+// be carried out, another release follows in the background.
 func (m *Notes) drained(s *NotesState, number int) {
 	if s.unsure&(1<<number) != 0 {
 		s.back |= 1 << number
