@@ -198,7 +198,8 @@ type outcome struct {
 	known     bool
 }
 
-// The answers to a step that found another owner's hold, or another kind of lock.
+// heldByOther is the answer to a step that found another owner's hold, and otherKind is the answer
+// to one that found another kind of lock.
 const heldByOther, otherKind = "refused", "conflict"
 
 // compare returns "" if the answer is right. Otherwise it returns what the answer should have been.
@@ -234,7 +235,7 @@ func (o object) apply(s modelStep, t moment) (results []outcome) {
 	if !o.free() && lockOf(s.kind) != o.lock() {
 		all := []outcome{{text: otherKind, next: o}}
 		if t.mayBeOver(o.holds()) && (s.op == opAcquire || s.op == opReenter) {
-			// the hold might have ended after the refusal, before the store read the kind
+			// the hold might have ended after the refusal, but before the store read the kind
 			all = append(all, outcome{text: heldByOther, next: o})
 		}
 		return all

@@ -34,9 +34,9 @@ func (o *object) readers() []*hold {
 
 // plainShared returns the hold that the next plain unlock of a reading Locker releases, or nil. An
 // unlock doesn't say which of the Locker's readers calls it. So plainShared returns a lost hold if
-// there is one, and otherwise the hold that ends first, so that the other readers keep the holds
-// that last longest. If unlocks are still outstanding for lost holds that the client has forgotten,
-// plainShared returns ErrLost. So a late unlock of a lost hold doesn't release a later hold.
+// there is one, and otherwise the hold that ends first, which leaves the longest holds to the other
+// readers. If unlocks are still outstanding for lost holds that the client has forgotten,
+// plainShared returns ErrLost, so that a late unlock of a lost hold doesn't release a later hold.
 func (v *variable) plainShared(s *state, key lockKey, kind protocol.Kind) (*hold, error) {
 	if h := s.lastLoss(lostKey{key, kind, v}); h != nil {
 		return h, nil
@@ -549,7 +549,7 @@ func (a *acquisition) readUnder(ctx context.Context, w *hold) (*hold, error) {
 		return nil, errLate
 	}
 	first := inner.more.holds == 0
-	if first { // these stay the same for further read locks
+	if first { // later read locks don't change these
 		inner.began, inner.after = sent, uint32(s.attempts)
 	}
 	inner.alarm.task = inner

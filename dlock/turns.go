@@ -78,7 +78,7 @@ func (all *streaks) note(key lockKey, s streak) {
 }
 
 // A crowd is the set of other clients that wait for a lock that this client has held. It is
-// forgotten after a while without news of it.
+// forgotten when there has been no news of it for a while.
 type crowd struct {
 	key   lockKey
 	skip  int     // how many releases this client lets pass
@@ -103,9 +103,9 @@ const (
 // ring forgets a crowd.
 func (cr *crowd) ring(s *state, _ instant) { delete(s.crowds, cr.key) }
 
-// freed is called when a last release has freed the lock. It decides whether this client asks for
-// the lock again at once, or first lets other clients have turns. began is when the release began,
-// and own says whether the store's message about it has arrived.
+// freed decides, after a last release has freed the lock, whether this client asks for the lock
+// again at once or first lets other clients have turns. The parameter began is when the release
+// began, and own says whether the store's message about the release has arrived.
 func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own message) {
 	chain := cl.handed && began >= cl.handoverEnd(s) && cl.queue(s) != nil
 	waiting := res.Waiting - s.absent(cl.object.key())
@@ -143,8 +143,8 @@ func (cl *claim) secondTurn(s *state, res backend.ReleaseResult) bool {
 }
 
 // besideStrangers returns how many more releases this client lets pass because some waiting clients
-// are strangers. The result can be negative. The possible values come from measurements, and
-// give each side a fair share.
+// are strangers. The result can be negative. The possible values come from measurements, and give
+// each side a fair share.
 func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	few := 2*res.Strangers <= res.Waiting
 	switch {

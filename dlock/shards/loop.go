@@ -120,7 +120,7 @@ type membership struct {
 	first   time.Time      // when pending first differed from seats
 	ghosts  map[int]ghost  // seats of members that have vanished
 	owners  memo           // the owners of all shards
-	keepers memo           // the owners of all shards if the ghosts still had their seats
+	keepers memo           // what owners would be if the ghosts still had their seats
 	last    Change         // the last change that was reported
 	woken   chan struct{}  // gets a value when a run has ended
 	ended   sync.WaitGroup // all runs

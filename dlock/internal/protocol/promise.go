@@ -233,8 +233,9 @@ func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.rarely().grant, p.rare.wanted = lease, wanted
 }
 
-// Keep makes the lock stay taken at least until the given instant, even if the claim is released
-// earlier. The parameter sent is the time at which the request for the last grant was sent.
+// Keep records that the lock stays taken at least until the given instant, even if the claim is
+// released earlier. The parameter sent is the time at which the request for the last grant was
+// sent.
 func (p *Promise) Keep(until, sent Instant) {
 	r := p.rarely()
 	r.kept, r.sent = max(r.kept, until), max(r.sent, sent)
@@ -338,10 +339,10 @@ func (p *Promise) Confirmed(began Instant) Instant {
 	return max(p.Until()-Promised(p.Effective()), began)
 }
 
-// Next returns the time of the next renewal. That is about lease/part after the given instant, but
-// never later than the deadline. Here, lease is the effective lease or the parameter most,
-// whichever is shorter. The time is rounded down to a multiple of a sixteenth of that lease, so
-// that the renewals of claims with the same lease can be sent in batches.
+// Next returns the time of the next renewal. This is about lease/part after the given instant,
+// where lease is the shorter of the effective lease and the parameter most. The time is rounded
+// down to a multiple of a sixteenth of that lease, so that the renewals of claims with the same
+// lease can be sent in batches. It is never later than the deadline.
 func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	lease := min(p.Effective(), most)
 	at := after + lease/part

@@ -154,7 +154,7 @@ func (s *NotesState) anyOn(number uint8) bool {
 	return false
 }
 
-// mayEnter reports whether the store would admit a party, however long the attempt takes.
+// mayEnter reports whether the store would admit a party, even if its attempt were late.
 func (m *Notes) mayEnter(s *NotesState, p int) bool {
 	if m.writes(p) {
 		return s.write == 0 && s.read == 0
