@@ -20,7 +20,8 @@ type Option func(*Client) error
 // holder that is cut off from the store may rely on the lock. The lease is renewed each time a
 // third of it has passed. A lease of several seconds is usually right: it should span many round
 // trips, and be much longer than the pauses of a process. The default is [DefaultLease]. The
-// minimum is 1 ms, or what the store allows. Fractions of a millisecond are dropped.
+// minimum is 1 ms, or the store's shortest lease (2 s on etcd) if that is longer. Fractions of a
+// millisecond are dropped.
 func WithLease(d time.Duration) Option {
 	return func(c *Client) error {
 		if err := checkLease(d); err != nil {
