@@ -26,8 +26,8 @@ type Inspection struct {
 
 	// Kind is Exclusive for a plain, fenced or fair lock, since a store need not tell them apart.
 	// It is Write for a read-write lock, even if there are only readers, and Permits for a
-	// semaphore. If the lock is free, any other Kind is meaningless, but Permits means that the
-	// name still belongs to a semaphore, and can't be used for another kind of lock.
+	// semaphore. If the lock is free, Kind is meaningless unless it is Permits. Then the name still
+	// belongs to a semaphore, and can't be used for another kind of lock.
 	Kind Kind
 
 	// Holders lists the holders of the lock, up to [MostHolders] of them. A writer comes before

@@ -87,7 +87,7 @@ type line struct {
 
 type spot struct{ x, y float64 }
 
-// lines returns one line per contender. In a bar chart, x is the index of the point.
+// lines returns one line per contender. In a bar chart, the x of a spot is the index of its point.
 func (c chart) lines(r result) (all []line) {
 	for i, p := range r.Points {
 		x := p.point.x

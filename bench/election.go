@@ -266,7 +266,7 @@ func (c *candidates) awaitLeader(after time.Duration) error {
 
 // A succession records the change from one leader to the next.
 type succession struct {
-	took   time.Duration // time from the loss to the next term; negative if that began first
+	took   time.Duration // time from the loss to the next term; negative if the term began first
 	late   time.Duration // time since the old leader's lease expired
 	lapsed bool          // whether the lease's expiry is known; otherwise late is meaningless
 }
@@ -347,7 +347,7 @@ func (c *candidates) kill(who contender) (s succession, err error) {
 		return s, err
 	}
 	old.process.end()
-	old.orders.Close() // only after the kill, since a candidate resigns when its orders are closed
+	old.orders.Close() // not before the kill, since that would make the candidate resign
 	if s, err = c.lapse(who, led, from); err != nil {
 		return s, err
 	}
@@ -396,8 +396,8 @@ end`, "0")
 	return clock() + time.Until(time.UnixMilli(ms)), err == nil, err
 }
 
-// restart replaces the server with an empty one, and measures how long it takes, once the new
-// server answers, until a candidate leads.
+// restart replaces the server with an empty one, and measures the time from the new server's first
+// answer until a candidate leads.
 func (c *candidates) restart(who contender) (s succession, err error) {
 	led, from := c.since, clock()
 	if err := c.lab.restart(who.store); err != nil {

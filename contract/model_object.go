@@ -42,8 +42,7 @@ type ending struct{ earliest, latest time.Time }
 
 func (x ending) none() bool { return x == ending{} }
 
-// A hold models the hold of an owner that excludes all others. A count of 0 means that there is
-// none.
+// A hold models a hold that excludes all other owners. If its count is 0, there is no such hold.
 type hold struct {
 	kind  backend.Kind
 	owner string
@@ -199,7 +198,8 @@ type outcome struct {
 	known     bool
 }
 
-// The answers to a step that found another owner's hold, or another kind of lock.
+// heldByOther is the answer to a step that found another owner's hold, and otherKind is the answer
+// to one that found another kind of lock.
 const heldByOther, otherKind = "refused", "conflict"
 
 // compare returns "" if the answer is right. Otherwise it returns what the answer should have been.
@@ -235,7 +235,7 @@ func (o object) apply(s modelStep, t moment) (results []outcome) {
 	if !o.free() && lockOf(s.kind) != o.lock() {
 		all := []outcome{{text: otherKind, next: o}}
 		if t.mayBeOver(o.holds()) && (s.op == opAcquire || s.op == opReenter) {
-			// the hold might have ended after the refusal, before the store read the kind
+			// the hold might have ended after the refusal, but before the store read the kind
 			all = append(all, outcome{text: heldByOther, next: o})
 		}
 		return all
@@ -333,7 +333,7 @@ func (o object) acquire(s modelStep, i int, t moment) []outcome {
 
 // leave adds or renews the note of a waiting writer.
 func (n *note) leave(s modelStep, t moment) {
-	// a re-entry asks for no place, so the store may keep or remove an earlier note
+	// a re-entry asks for no place, so the store is free to keep or remove an earlier note
 	if s.op == opReenter {
 		if !n.ends.none() {
 			n.ends.earliest = t.before
@@ -342,7 +342,7 @@ func (n *note) leave(s modelStep, t moment) {
 	}
 	since := t.in(-s.waited)
 	if !n.ends.none() {
-		// The writer counts as waiting since the earlier of the two times.
+		// The writer counts as waiting from the earlier of the two times.
 		if n.since.earliest.Before(since.earliest) {
 			since.earliest = n.since.earliest
 		}

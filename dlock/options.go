@@ -20,7 +20,8 @@ type Option func(*Client) error
 // holder that is cut off from the store may rely on the lock. The lease is renewed each time a
 // third of it has passed. A lease of several seconds is usually right: it should span many round
 // trips, and be much longer than the pauses of a process. The default is [DefaultLease]. The
-// minimum is 1 ms, or what the store allows. Fractions of a millisecond are dropped.
+// minimum is 1 ms, or the store's shortest lease (2 s on etcd) if that is longer. Fractions of a
+// millisecond are dropped.
 func WithLease(d time.Duration) Option {
 	return func(c *Client) error {
 		if err := checkLease(d); err != nil {
@@ -31,8 +32,8 @@ func WithLease(d time.Duration) Option {
 	}
 }
 
-// DefaultHandover is how long a lock may be handed over inside a process, unless [WithHandover]
-// sets another time.
+// DefaultHandover is how long goroutines of a client can hand a lock over without asking the store,
+// unless [WithHandover] sets a different limit.
 const DefaultHandover = 10 * time.Millisecond
 
 // WithHandover limits how long goroutines of this client may hand a lock over without asking the
@@ -225,7 +226,7 @@ func AtLeast(d time.Duration) AcquireOption {
 //
 // A note consists of 1 to 512 characters, which are ASCII letters, digits or any of -._~%&=+. The
 // results of [net/url.Values.Encode] contain only these. With any other note, the call returns an
-// error. On a writing side, or for another kind of lock, the error wraps [errors.ErrUnsupported].
+// error. On the writing side, or for another kind of lock, the error wraps [errors.ErrUnsupported].
 // By default there is no note.
 func HolderNote(note string) AcquireOption {
 	return func(o *acquireOptions) { o.note, o.noted = note, true }
@@ -256,7 +257,7 @@ func isNote(text string) bool {
 	})
 }
 
-// options applies opts to o, the call's defaults, and checks the result.
+// options applies opts to the call's defaults o, and checks the result.
 func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions, error) {
 	if len(opts) > 0 {
 		var err error

@@ -12,7 +12,7 @@ import (
 )
 
 // The readers of a client share a claim, which one of them acquired. During the hand-over time, new
-// readers join the claim without asking the store, unless a writer of this client waits. Later
+// readers join the claim without asking the store, unless a writer of this client is waiting. Later
 // readers acquire a new claim, so that the store can let a writer of another client go first. The
 // last reader of a claim releases it.
 
@@ -34,9 +34,9 @@ func (o *object) readers() []*hold {
 
 // plainShared returns the hold that the next plain unlock of a reading Locker releases, or nil. An
 // unlock doesn't say which of the Locker's readers calls it. So plainShared returns a lost hold if
-// there is one, and otherwise the hold that ends first, so that the other readers keep the holds
-// that last longest. If unlocks are still outstanding for lost holds that the client has forgotten,
-// plainShared returns ErrLost. So a late unlock of a lost hold doesn't release a later hold.
+// there is one, and otherwise the hold that ends first, which leaves the longest holds to the other
+// readers. If unlocks are still outstanding for lost holds that the client has forgotten,
+// plainShared returns ErrLost, so that a late unlock of a lost hold doesn't release a later hold.
 func (v *variable) plainShared(s *state, key lockKey, kind protocol.Kind) (*hold, error) {
 	if h := s.lastLoss(lostKey{key, kind, v}); h != nil {
 		return h, nil
@@ -549,7 +549,7 @@ func (a *acquisition) readUnder(ctx context.Context, w *hold) (*hold, error) {
 		return nil, errLate
 	}
 	first := inner.more.holds == 0
-	if first { // these stay the same for further read locks
+	if first { // later read locks don't change these
 		inner.began, inner.after = sent, uint32(s.attempts)
 	}
 	inner.alarm.task = inner
@@ -585,8 +585,8 @@ func (h *hold) innerFor(s *state, a *acquisition) (*claim, error) {
 }
 
 // endInner records that a write hold has ended. If its party took read locks in the meantime, and
-// has unlocked them all, endInner returns the claim for them, which must be released with the write
-// lock.
+// has unlocked them all, endInner returns the claim for these read locks. That claim must be
+// released together with the write lock.
 func (h *hold) endInner(s *state) *claim {
 	inner := h.inner()
 	if inner == nil {

@@ -54,7 +54,7 @@ func (cl *claim) asksWhoWaits(s *state, now instant) bool {
 	return ask
 }
 
-// streaks holds the streaks of the most recently released locks, at least mostStreaks of them.
+// streaks holds the streaks of recently released locks, at least the latest mostStreaks.
 type streaks struct{ young, old map[lockKey]streak }
 
 func newStreaks() streaks {
@@ -78,7 +78,7 @@ func (all *streaks) note(key lockKey, s streak) {
 }
 
 // A crowd is the set of other clients that wait for a lock that this client has held. It is
-// forgotten after a while without news of it.
+// forgotten when there has been no news of it for a while.
 type crowd struct {
 	key   lockKey
 	skip  int     // how many releases this client lets pass
@@ -103,9 +103,9 @@ const (
 // ring forgets a crowd.
 func (cr *crowd) ring(s *state, _ instant) { delete(s.crowds, cr.key) }
 
-// freed is called when a last release has freed the lock. It decides whether this client asks for
-// the lock again at once, or first lets other clients have turns. began is when the release began,
-// and own says whether the store's message about it has arrived.
+// freed decides, after a last release has freed the lock, whether this client asks for the lock
+// again at once or first lets other clients have turns. The parameter began is when the release
+// began, and own says whether the store's message about the release has arrived.
 func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own message) {
 	chain := cl.handed && began >= cl.handoverEnd(s) && cl.queue(s) != nil
 	waiting := res.Waiting - s.absent(cl.object.key())
@@ -142,9 +142,9 @@ func (cl *claim) secondTurn(s *state, res backend.ReleaseResult) bool {
 	return cr.second
 }
 
-// besideStrangers returns the number of additional releases that this client lets pass because some
-// waiting clients are strangers. The number can be negative. The numbers come from measurements,
-// and give each side a fair share.
+// besideStrangers returns how many more releases this client lets pass because some waiting clients
+// are strangers. The result can be negative. The possible values come from measurements, and give
+// each side a fair share.
 func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	few := 2*res.Strangers <= res.Waiting
 	switch {
@@ -235,8 +235,8 @@ func (q *queue) letPass(s *state) bool {
 	return true
 }
 
-// tries is called when this client asks for the lock again, and no longer lets others go first.
-// woken reports whether a message woke the lead.
+// tries records that this client asks for the lock again, and so no longer lets others go first.
+// The parameter woken says whether a message woke the lead.
 func (s *state) tries(key lockKey, woken bool) {
 	if cr := s.crowds[key]; cr != nil {
 		cr.vain = !woken && cr.until > 0 && s.now() >= cr.until
@@ -265,10 +265,11 @@ func (s *state) dispel(key lockKey) {
 	}
 }
 
-// hear makes the queue's lead look at the lock again when the store reports a release, but no later
-// than at the given time. A lead whose call has a short wait looks sooner. If the queue isn't
-// subscribed, hear subscribes it, which also makes the lead look. hear never postpones a look, so
-// that this client's own releases don't delay the lead.
+// hear makes the queue's lead look at the lock again when the store reports a release, or at the
+// given time if there is no report by then. If the lead's wait is bounded, it looks after
+// 1/newsShare of the wait, if that is earlier. If the queue isn't subscribed, hear subscribes it,
+// which also makes the lead look. hear never postpones a look, so that this client's own releases
+// don't delay the lead.
 func (q *queue) hear(s *state, until instant) {
 	if q.subscribed == unsubscribed && s.notifies {
 		q.subscribe(s)

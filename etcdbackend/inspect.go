@@ -39,8 +39,8 @@ func (f *finding) add(as role, r record) {
 	f.keys[as] = append(f.keys[as], r)
 }
 
-// whose returns the role of a key, and the hold or place to which the key belongs. Its value
-// decides which part of the key is the lock's name.
+// whose returns the role of a key, and the hold or place to which the key belongs. The value of the
+// key decides which part of the key is the lock's name.
 func (st *store) whose(kv *mvccpb.KeyValue) (id holdID, r record, ok bool) {
 	var v struct{ Kind role }
 	name, ours := bytes.CutPrefix(kv.Key, []byte(st.options.prefix))
@@ -157,14 +157,14 @@ func (f *finding) kinds() (n int) {
 	return n
 }
 
-// A report is the result of an inspection. It is stale if a hold's lease had already ended when its
-// remaining time was asked for: the key of that hold may have another lease by now.
+// A report is the result of an inspection. It is stale if a hold's lease had already ended when the
+// lease's remaining time was requested. The key of that hold might have another lease by now.
 type report struct {
 	backend.Inspection
 	stale bool
 }
 
-// reports adds the remaining times to all findings.
+// reports returns a report on each finding. It asks etcd for the remaining times.
 func (s *session) reports(ctx context.Context, found []*finding) ([]report, error) {
 	holders := make([][]holding, len(found))
 	var leases []int64
@@ -330,12 +330,12 @@ func (s *session) List(
 	return res, nil
 }
 
-// A mark is the beginning of a page: the first key that can be on the page, without the common
+// A mark is the beginning of a page: the first key that can be on the page, without the store's
 // prefix. The server counts all keys of a range, even those that it doesn't return, and can't write
 // while it counts. So the method page reads several small ranges in turn, which are called windows.
-// The first window begins at the mark, and contains the keys that begin with the mark's first
-// m.bytes bytes. Each later window begins where the previous one ends, and its keys share one byte
-// less with the mark.
+// The first window begins at the mark, and contains the keys that begin with the first m.bytes
+// bytes of the mark's key. Each later window begins where the previous one ends, and the prefix
+// that its keys share is shorter by at least one byte.
 type mark struct {
 	key   string
 	bytes int

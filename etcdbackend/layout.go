@@ -98,8 +98,8 @@ func (sp span) asOf(rev int64) *pb.Compare {
 	}
 }
 
-// take returns the operation that deletes the keys of the span. If sp.end is nil, the span is one
-// key. To get the deleted keys from the answer, call the function taken.
+// take returns the operation that deletes the keys of the span, which is a single key if sp.end is
+// nil. To get the deleted keys, pass the answer to [taken].
 func (sp span) take() *pb.RequestOp {
 	req := &pb.DeleteRangeRequest{Key: sp.key, RangeEnd: sp.end, PrevKv: true}
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: req}}

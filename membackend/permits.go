@@ -50,9 +50,9 @@ func (o *object) has(owner string, n int) (has, taken bool) {
 	return ok, false
 }
 
-// acquirePermits implements Acquire for Permits. The result wakes is true if waiters may get
-// permits now, because the owner held a different number of permits and these were taken away, or
-// because the limit has grown.
+// acquirePermits implements Acquire for Permits. The result wakes is true if waiters might get
+// permits now, because a different number of permits was taken from the owner, or because the limit
+// has grown.
 func (o *object) acquirePermits(
 	req backend.AcquireRequest, now time.Time,
 ) (res backend.AcquireResult, wakes bool, err error) {

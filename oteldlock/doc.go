@@ -34,7 +34,7 @@
 // distsync.shards.ends also has distsync.reason:
 //
 //	distsync.shards.running          up-down counter  shards that this process runs
-//	distsync.shards.overdue          up-down counter  runs that continue after their grace
+//	distsync.shards.overdue          up-down counter  runs that continue after their grace period
 //	distsync.shards.ends             counter          runs, counted when they end
 //	distsync.shards.start.delay      histogram, s     how long a wanted shard waited for its run
 //	distsync.shards.finish.duration  histogram, s     how long runs took to return when asked to

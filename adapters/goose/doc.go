@@ -45,9 +45,9 @@
 // of them gets the lock, which is renewed until the migrations end. The others wait, as long as ctx
 // allows, and then find nothing to do. If the process dies, the lock ends with its lease (30 s, see
 // [dlock.WithLease]), and the next replica runs the remaining migrations. If a migration fails, the
-// lock is released, and the next replica tries. While the store of locks is down, no replica starts
-// to migrate. Up then waits for the store, as long as ctx allows. The clocks of the replicas need
-// not agree.
+// lock is released, and the next replica tries. While the lock store is down, no replica starts to
+// migrate. Up then waits for the store, as long as ctx allows. The clocks of the replicas need not
+// agree.
 //
 // goose has no way to tell running migrations that the lock is lost, for example because the store
 // was down for longer than the lease. They continue, and the error of Up wraps [dlock.ErrLost]. To

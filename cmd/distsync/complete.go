@@ -9,9 +9,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// completeNames returns a function that completes the names of held locks. It completes only the
-// given number of arguments, or all if that number is negative. It returns no names if the store
-// doesn't answer within a second.
+// completeNames returns a function that completes the names of held locks. The parameter most
+// limits the number of arguments that the function completes; a negative value means no limit. The
+// function returns no names if the store doesn't answer within a second.
 func (g *global) completeNames(most int) cobra.CompletionFunc {
 	return func(
 		cmd *cobra.Command, args []string, begun string,

@@ -17,8 +17,8 @@ import (
 // Times of the loop.
 const (
 	quiet     = 300 * time.Millisecond // how long seats must be unchanged before they take effect
-	loudest   = 4 * quiet              // after this time seats take effect even if still changing
-	jitter    = 50 * time.Millisecond  // the longest random wait from a bell to the next look
+	loudest   = 4 * quiet              // seats take effect after this time even if still changing
+	jitter    = 50 * time.Millisecond  // the longest random wait between the bell and the next look
 	lookAgain = 200 * time.Millisecond // the pause after a failed look
 	lineUp    = 2*quiet + jitter       // how long others can queue for a leaving member's shards
 )
@@ -33,8 +33,8 @@ const (
 //
 // fn should return soon once its context has ended, since no other member works on the shard until
 // fn has returned. Use [Shard.Finishing] to finish work already begun. If fn returns before its
-// context has ended, whatever it returns, this member keeps the shard and calls fn again after a
-// second, with a new token.
+// context has ended, with or without an error, this member keeps the shard. After a second it calls
+// fn again, with a new token.
 //
 // When ctx ends, Run tells the other members, ends all runs, and releases each shard as soon as its
 // run has returned. Then it returns a [*dlock.Error] with the error and cause of ctx. Wait until it
@@ -45,8 +45,9 @@ const (
 // [dlock.ErrClosed] if the client is closed. It wraps [errors.ErrUnsupported] if the store has no
 // fenced or read-write locks, or can't list their holders.
 //
-// If fn panics, all other runs are told to return. Run panics when they have returned, or after
-// their grace. If fn ends its goroutine with [runtime.Goexit], that counts as a return.
+// If fn panics, all other runs are told to return. Run panics when they have returned, or when
+// their grace period is over. If fn ends its goroutine with [runtime.Goexit], that counts as a
+// return.
 func (s *Set) Run(ctx context.Context, fn func(ctx context.Context, shard *Shard) error) error {
 	if ctx == nil {
 		panic("shards: the context is nil")
@@ -119,7 +120,7 @@ type membership struct {
 	first   time.Time      // when pending first differed from seats
 	ghosts  map[int]ghost  // seats of members that have vanished
 	owners  memo           // the owners of all shards
-	keepers memo           // the owners of all shards if the ghosts still had their seats
+	keepers memo           // what owners would be if the ghosts still had their seats
 	last    Change         // the last change that was reported
 	woken   chan struct{}  // gets a value when a run has ended
 	ended   sync.WaitGroup // all runs
@@ -127,8 +128,8 @@ type membership struct {
 	reports time.Time // when a lasting problem was last logged
 }
 
-// A ghost is a member that has vanished without announcing it. It may still be running, for example
-// if the store has lost its data. So for a while, no run ends because of its absence.
+// A ghost is a member that has vanished without notice. It might still be running, for example if
+// the store has lost its data. So for a while, no run ends because that member is missing.
 type ghost struct {
 	member *member
 	until  time.Time

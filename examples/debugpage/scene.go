@@ -76,8 +76,8 @@ func (s *scene) force(l *dlock.Locker) {
 	}
 }
 
-// wait starts to wait for a lock in the background. The wait ends with the scene, and so does the
-// hold if the wait succeeds.
+// wait waits for a lock in a goroutine, until the scene ends. If the goroutine gets the lock, it
+// holds it until then.
 func (s *scene) wait(l *dlock.Locker, opts ...dlock.AcquireOption) {
 	s.waits.Go(func() {
 		l.Do(s.ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }, opts...)

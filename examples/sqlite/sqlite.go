@@ -248,7 +248,7 @@ func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireR
 }
 
 // limit returns the semaphore's limit: the limit of the request or, if that is 0, the last one that
-// the store was given. The store forgets a semaphore's limit when none of its permits is acquired.
+// the store was given. The store forgets a semaphore's limit when none of its permits are held.
 func (st *step) limit(permits, limit int) (int, error) {
 	if limit == 0 && len(st.holds) > 0 {
 		err := st.QueryRowContext(st, `SELECT permits FROM totals WHERE name = ?`, st.name).

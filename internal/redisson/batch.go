@@ -161,8 +161,9 @@ type releases struct {
 
 func (b *releases) fail(i int, err error) { b.answer(i, backend.ReleaseResult{}, err) }
 
-// send sends the releases of a group together. For the requests that ask for it, send also counts
-// the waiting clients. It then repeats the releases that may have left a hold, again together.
+// send sends the releases of a group together. It also counts the waiting clients, for the requests
+// that ask for this. Then it repeats the releases whose owners might still hold the lock, again
+// together.
 func (b *releases) send(ctx context.Context, group []int) {
 	calls := make([]Call, len(group))
 	questions := make(map[int]Command) // commands that follow a script

@@ -30,7 +30,7 @@ type Promise struct {
 
 type rare struct {
 	cut  Instant // renewals sent before this time don't extend the promise
-	kept Instant // the lock stays taken until this time, even if it is released; 0 if it doesn't
+	kept Instant // the lock stays taken until then, even after its release; 0 if it isn't kept
 	sent Instant // when the last granted request was sent
 	// grant is the lease that the claim had when the store gave it to the first in line. It is 0
 	// after the first renewal.
@@ -223,17 +223,19 @@ func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked ti
 	return lease, max(asked, lease)
 }
 
-// Given records that the store gave the claim to the first in line with the given lease. That lease
-// begins at since. The call that was first in line wants the claim until the time wanted. If that
-// call has a fixed lease, the first renewal asks for the time left until wanted.
+// Given records that the store gave the claim to the first in line, with the given lease. The
+// parameter since is when the lease began, and wanted is the time until which the call that was
+// first in line wants the claim. If that call has a fixed lease, the first renewal asks for the
+// time left until wanted.
 func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.Sent(since, lease)
 	p.deadline.Store(int64(min(since+Promised(lease), wanted)))
 	p.rarely().grant, p.rare.wanted = lease, wanted
 }
 
-// Keep makes the lock stay taken at least until the given instant, even if the claim is released
-// earlier. The parameter sent is the time at which the request for the last grant was sent.
+// Keep records that the lock stays taken at least until the given instant, even if the claim is
+// released earlier. The parameter sent is the time at which the request for the last grant was
+// sent.
 func (p *Promise) Keep(until, sent Instant) {
 	r := p.rarely()
 	r.kept, r.sent = max(r.kept, until), max(r.sent, sent)
@@ -337,10 +339,10 @@ func (p *Promise) Confirmed(began Instant) Instant {
 	return max(p.Until()-Promised(p.Effective()), began)
 }
 
-// Next returns the time of the next renewal. That is about lease/part after the given instant, but
-// never later than the deadline. Here, lease is the effective lease or the parameter most,
-// whichever is shorter. The time is rounded down to a multiple of a sixteenth of that lease, so
-// that the renewals of claims with the same lease can be sent in batches.
+// Next returns the time of the next renewal. This is about lease/part after the given instant,
+// where lease is the shorter of the effective lease and the parameter most. The time is rounded
+// down to a multiple of a sixteenth of that lease, so that the renewals of claims with the same
+// lease can be sent in batches. It is never later than the deadline.
 func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	lease := min(p.Effective(), most)
 	at := after + lease/part

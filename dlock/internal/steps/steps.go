@@ -1,6 +1,6 @@
 // Package steps sends requests to a store. Each request is called a step. A caller gets the answer
 // to its step, or stops waiting when its time is up, even if the store or the store's client hangs.
-// The package knows nothing about locks and holds.
+// The package knows nothing about locks or holds.
 package steps
 
 import (

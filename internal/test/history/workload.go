@@ -308,8 +308,8 @@ func (u *user) giveBack(ctx context.Context, l *Loan) {
 	l.Return(ctx)
 }
 
-// goOn keeps using the holds of p, one side of a read-write lock, after the user has given back the
-// other side.
+// goOn uses p for a while and then releases it, if p is still held. p is one side of a read-write
+// lock, and the user has released the other side.
 func (u *user) goOn(ctx context.Context, p *Party) {
 	if p == nil || p.Held() == 0 {
 		return
@@ -322,7 +322,7 @@ func (u *user) goOn(ctx context.Context, p *Party) {
 	}
 }
 
-// do makes the calls of a round, with Do.
+// do performs a round in which the user acquires the lock with Do.
 func (u *user) do(ctx context.Context, p *Party) {
 	inside := ctx
 	p.Do(ctx, u.askAndWait(), func(ctx context.Context) {
@@ -335,7 +335,7 @@ func (u *user) do(ctx context.Context, p *Party) {
 	u.goOn(inside, p.Beside)
 }
 
-// take makes the calls of a round, with Acquire.
+// take performs a round in which the user acquires the lock with Acquire.
 func (u *user) take(ctx context.Context, p *Party) {
 	h := p.Take(ctx, u.askAndWait())
 	if h == nil {

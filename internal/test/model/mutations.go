@@ -139,7 +139,7 @@ const (
 	believesOldAnswer
 	believesOldPlaces
 
-	// Mutations that concern how a client converts times on the store's clock.
+	// Mutations that concern how a client converts the store's times to its own clock.
 	sinceReceipt
 	lookFromAnswer
 	stepsUnseen

@@ -154,7 +154,7 @@ func (s *NotesState) anyOn(number uint8) bool {
 	return false
 }
 
-// mayEnter reports whether the store would admit a party, however long the attempt takes.
+// mayEnter reports whether the store would admit a party, even if its attempt were late.
 func (m *Notes) mayEnter(s *NotesState, p int) bool {
 	if m.writes(p) {
 		return s.write == 0 && s.read == 0
@@ -249,7 +249,7 @@ func (m *Notes) tidy(s *NotesState) {
 // publish sends a message to both clients.
 func (m *Notes) publish(s *NotesState) { s.message = [2]bool{true, true} }
 
-// messages emits what can happen to a message from the store: it arrives, or it gets lost.
+// messages emits the possible fates of a message from the store: it arrives, or it gets lost.
 func (m *Notes) messages(s NotesState, c int, calm bool, do notesEmitter) {
 	if !s.message[c] {
 		return
@@ -495,7 +495,8 @@ func (m *Notes) come(s NotesState, p int, do notesEmitter) {
 	do(s, "%s comes, queues", m.name(p))
 }
 
-// sleep emits the events that wake a party in the queue: its timer fires, or it tries again.
+// sleep emits the next events of a waiting party. Only the head of a queue has any: its timer
+// fires, or it tries again.
 func (m *Notes) sleep(s NotesState, p int, do notesEmitter) {
 	c := m.client(p)
 	if m.head(&s, c) != p {
@@ -648,8 +649,8 @@ func (m *Notes) leave(s NotesState, p int, calm bool, do notesEmitter) {
 	do(t, "%s unlocks, sends release", name)
 }
 
-// drained is called after the release of a number. If a request of that number may still be carried
-// out, another release follows in the background.
+// drained records that a number was released in the store. If a request of that number might still
+// be carried out, another release follows in the background.
 func (m *Notes) drained(s *NotesState, number int) {
 	if s.unsure&(1<<number) != 0 {
 		s.back |= 1 << number

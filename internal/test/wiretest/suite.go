@@ -16,7 +16,8 @@ import (
 type Choice func(contract.Case) bool
 
 // Suite runs the contract suite, or the chosen cases, in the given number of processes. The
-// function start starts the servers of each process. It must not set Harness.Choose.
+// function start starts the servers of each process. The Harness that it returns must not set
+// Choose.
 func Suite(t *testing.T, processes int, choose Choice, start func() contract.Harness) {
 	t.Helper()
 	if apart.Run(t, processes) {
