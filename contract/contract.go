@@ -85,9 +85,9 @@ type Harness struct {
 	Lingering []goleak.Option
 
 	// Choose, if not nil, reports whether to run a case. It is called before each case, always in
-	// the same order. Cases that it leaves out aren't mentioned in the output. If a store is tested
-	// with all cases, the [Essential] cases can be enough for a variant of that store. While you
-	// write a store, begin with the part "steps".
+	// the same order. Cases that it leaves out aren't mentioned in the output. If one variant of a
+	// store is tested with all cases, the [Essential] cases can be enough for the others. When you
+	// write a new store, begin with the cases of the part "steps".
 	Choose func(c Case) bool
 
 	part          string         // part of the suite

@@ -125,7 +125,7 @@ func (m *member) lacks() int {
 type view struct {
 	members []*member
 	taken   map[int]*member // the member on each seat
-	next    time.Duration   // the time until a member counts as gone if it doesn't renew; 0 if none
+	next    time.Duration   // the time until the first member counts as gone unless it renews; or 0
 }
 
 // newView creates a view from the holders' notes.

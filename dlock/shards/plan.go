@@ -43,8 +43,8 @@ func newList(names []string) list {
 	return list{digest: base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])}
 }
 
-// knows reports whether a member with the list l certainly knows a shard of a member with the list
-// other.
+// knows reports whether a member with the list l certainly knows the given shard, as far as a
+// member with the list other can tell.
 func (l list) knows(shard string, other list) bool {
 	if l.digest != other.digest || l.numbered == 0 {
 		return l.digest == other.digest

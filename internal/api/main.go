@@ -55,8 +55,8 @@ func run(root, record string) error {
 	return check(root, today)
 }
 
-// write writes the file of a version, which lists the lines that no other version has. The version
-// must not be tagged yet.
+// write writes the file of a version. It contains the lines of the API that are in no other
+// version's file. The version must not be tagged yet.
 func write(root, version string, today map[string]bool) error {
 	if tag, _ := exec.Command("git", "-C", root, "tag", "--list", version).Output(); len(tag) > 0 {
 		return fmt.Errorf("%s is tagged: its file can't change", version)

@@ -188,8 +188,8 @@ func (s *Subscriber) next(srv *server) (verb Verb, orders [][]*channel) {
 	return verb, orders
 }
 
-// together picks channels that need the same command. It puts those that can share a command into
-// one order.
+// together picks a command that some channels of the server need, and returns it with orders for up
+// to maxOrder of these channels. Channels that can share a command are in one order.
 func (s *Subscriber) together(srv *server) (verb Verb, orders [][]*channel) {
 	var shared []*channel
 	for _, ch := range srv.todo {

@@ -49,11 +49,11 @@ end;
 // cluster, both keys are in the same slot, except for some keys with braces: see Fence.check.
 func FenceKey(key string) string { return apart("distsync_fence:", key) }
 
-// guarded returns the script with a guard before it. The guard checks the fence of each key that
-// the script uses. In a call, the fence keys come after the script's own keys, and the token after
-// its own arguments. The guard removes the fence keys and the token, so that the script doesn't see
-// them. The guard refers to each fence key by a constant index, since some servers accept nothing
-// else. If the script's first line contains flags, that line stays the first.
+// guarded puts a guard in front of a script, and returns the result. The guard checks the fence of
+// each key that the script uses. In a call, the fence keys follow the script's own keys, and the
+// token follows the script's own arguments. The guard removes the fence keys and the token, so that
+// the script doesn't see them. It refers to each fence key by a constant index, since some servers
+// accept nothing else. If the script's first line contains flags, it stays the first line.
 func guarded(script string, keys int) string {
 	var b strings.Builder
 	if strings.HasPrefix(script, "#!") || strings.HasPrefix(script, "--!") {

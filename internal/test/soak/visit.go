@@ -375,8 +375,8 @@ func (v *visit) report(version uint64) {
 	v.tell(event{Hold: &h})
 }
 
-// isHeld checks a hold that doesn't have its own context. If the store doesn't answer, it returns
-// false.
+// isHeld reports whether the lock is still held, for a hold without a context of its own. If the
+// store doesn't answer, isHeld returns false.
 func (v *visit) isHeld() bool {
 	if v.mixed {
 		return false // the answer may concern another user's hold
