@@ -102,7 +102,8 @@ type Harness struct {
 // A Store is the store under test, with optional hooks that inject faults into it.
 type Store struct {
 	// Backend returns a backend for this store. Each call simulates another process, so it returns
-	// a backend with its own connection. The cleanup of NewStore's t closes that connection.
+	// a backend with its own connection. The cleanup that NewStore registers closes that
+	// connection.
 	Backend func() backend.Backend
 
 	// The fields below are optional. If one is nil, the tests that need it are skipped with a

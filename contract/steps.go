@@ -425,7 +425,7 @@ var leaseCases = []testCase{
 		}},
 }
 
-// leases checks that a step gives a hold the lease that the step asks for.
+// leases checks that a hold gets the lease that a step requests for it.
 func (e *env) leases(a party, step func(lease time.Duration)) {
 	e.Helper()
 	var x term

@@ -20,8 +20,8 @@ var (
 	// or before an earlier reader of this client. For a [Semaphore] it means that too few permits
 	// are left, even if the caller itself holds those that are taken. The call's error also wraps
 	// the reason why the call stopped waiting, which is [ErrNotAcquired] or the error of the
-	// context. If the holder belongs to the same client, the text of the error says so. A call with
-	// the context of that hold or owner would re-enter the lock.
+	// context. If the holder belongs to the same client, the text of the error says so. A call made
+	// with the hold's context, or in its owner's name, would re-enter the lock.
 	ErrHeld = errors.New("held by another")
 
 	// ErrUnavailable says that the store didn't answer, or refused, so it is unknown who holds the
@@ -56,8 +56,8 @@ var (
 	// forever.
 	ErrTooMany = backend.ErrTooMany
 
-	// ErrNoLimit says that a [Semaphore] was made with 0 permits, and the store doesn't know their
-	// number either.
+	// ErrNoLimit says that a [Semaphore] was made with 0 permits, and the store doesn't know the
+	// number of permits either.
 	ErrNoLimit = backend.ErrNoLimit
 )
 

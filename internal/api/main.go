@@ -1,9 +1,9 @@
 // Command api checks that the API of this repository only grows.
 //
 // Each exported function, type, method, field, variable and constant is a line in one of the files
-// v*.txt. The name of the file is the version that added the line. It is an incompatible change if
-// a line is no longer part of the API. An interface that programs may implement is a single line,
-// so adding a method to it is also incompatible. An incompatible change is an error unless
+// v*.txt. The name of the file is the version that added the line. If a line is no longer part of
+// the API, that is an incompatible change. An interface that programs may implement is a single
+// line, so adding a method to it is also incompatible. An incompatible change is an error unless
 // removed.txt contains the old line.
 //
 //	go run ./internal/api                 # checks

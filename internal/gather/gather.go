@@ -143,7 +143,7 @@ func (s *Sender[C, R]) Send(ctx context.Context, commands ...C) ([]R, error) {
 	return results, nil
 }
 
-// enqueue adds a parcel to those that wait, and starts a goroutine to send it if necessary.
+// enqueue adds a parcel to the waiting ones, and starts a flight to send it if necessary.
 func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,8 +220,8 @@ func (s *Sender[C, R]) leave(p *parcel[C, R]) (kind backend.ErrorKind, left bool
 	return backend.Unknown, true
 }
 
-// fly sends waiting parcels until none are left. It runs in a goroutine of its own, a flight, which
-// was already counted in s.flights in the given round.
+// fly sends waiting parcels until none are left. It runs in a goroutine of its own, called a
+// flight. The caller has already counted the flight in s.flights, in the given round.
 func (s *Sender[C, R]) fly(round int) {
 	for {
 		b := s.next(round)

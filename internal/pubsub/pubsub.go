@@ -177,7 +177,7 @@ type channel struct {
 	// watched is the number of active watches. See Watch.
 	watched int
 	subs    []*subscription
-	// alone is set if the server refused a command for several channels. Then the channel gets its
+	// alone is set if the server refused a command for several channels. The channel then gets its
 	// own commands.
 	alone   bool
 	refused bool // the server refuses to subscribe it

@@ -29,7 +29,7 @@ type server struct {
 	failures int
 	// failed is the error of the last of these connections.
 	failed error
-	// pause is the time before which no new connection is made.
+	// pause is the end of the current pause. No new connection is made before then.
 	pause time.Time
 }
 
@@ -44,7 +44,7 @@ func (s *Subscriber) server(located Server) *server {
 		s.servers[located.Addr] = srv
 		go s.run(srv)
 	}
-	// The client library may have a new object for the same server.
+	// The client library may now use a new object for the same server.
 	srv.connect = located.Connect
 	return srv
 }

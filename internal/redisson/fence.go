@@ -21,7 +21,7 @@ type Fence struct {
 	Token     uint64
 }
 
-// These are the error codes of the guard: see guarded.
+// These are the error codes of the guard. See guarded.
 const (
 	staleToken = "STALETOKEN"
 	noToken    = "NOTOKEN"
@@ -105,7 +105,7 @@ func (f Fence) HSet(ctx context.Context, key string, pairs []string) error {
 	return err
 }
 
-// Eval runs a script after the guard: see guarded.
+// Eval runs a script with the guard in front of it. See guarded.
 func (f Fence) Eval(ctx context.Context, script string, keys, args []string) (any, error) {
 	return f.run(ctx, "eval", script, keys, args)
 }

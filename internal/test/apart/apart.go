@@ -45,9 +45,9 @@ var (
 	result = regexp.MustCompile(`(?m)^ *--- (PASS|SKIP|FAIL): (\S+) `)
 )
 
-// eventful shortens the output of tests with -test.v, since a long log may be truncated, and then
-// lacks a failure at its end. It removes the lines that name the running test, and all lines of
-// tests that passed or were skipped.
+// eventful shortens the output of tests with -test.v. A long log may be truncated, and might then
+// lack a failure at its end. eventful removes the lines that name the running test, and all lines
+// of tests that passed or were skipped.
 func eventful(out []byte) []byte {
 	well := make(map[string]bool)
 	for _, test := range result.FindAllSubmatch(out, -1) {

@@ -31,10 +31,10 @@ func (s *step) queues() bool {
 
 // stands returns the intervals in which the owner of a number was certainly in line. A step s for
 // which s.queues() is true shows that the owner is in line, and keeps it there until its place
-// expires. But if the store grants the lock to the owner and the owner doesn't learn of it, the
-// owner may no longer be in line when that grant ends. If KeepPlaces then restores the lost place,
-// the owner comes back ahead of all others. If the owner asks for the lock again instead, it may
-// come back as the last in line.
+// expires. There is one exception: if the store grants the lock to the owner, but the owner doesn't
+// learn of it, the owner may no longer be in line when the grant ends. If KeepPlaces then restores
+// the lost place, the owner comes back ahead of all others. If the owner asks for the lock again
+// instead, it may come back as the last in line.
 func (e *evidence) stands(n *number) (all []*stand) {
 	var last *stand
 	for _, s := range n.steps {

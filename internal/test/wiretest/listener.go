@@ -46,8 +46,7 @@ func SubscribeTo(t testing.TB, s backend.Notifier, kind backend.Kind, name strin
 	return l
 }
 
-// Wait waits for a wake-up and returns true. If there is none, Wait fails the test and returns
-// false.
+// Wait waits for a wake-up and returns true. If none comes, Wait fails the test and returns false.
 func (l *Listener) Wait() bool {
 	l.t.Helper()
 	select {
