@@ -6,7 +6,7 @@ import (
 )
 
 // Notifier is an optional interface of a [Session] whose store can tell waiters that a lock has
-// become free. Without it waiters poll.
+// become free. Without it, waiters poll.
 type Notifier interface {
 	// Subscribe arranges for req.Wake to be called whenever any session releases or force-releases
 	// the named lock in the store. It returns when the subscription is active. A release after that

@@ -25,9 +25,9 @@ var (
 	ErrHeld = errors.New("held by another")
 
 	// ErrUnavailable says that the store didn't answer, or refused, so it is unknown who holds the
-	// lock. The call's error also wraps that of the store or its client library. From [Locker.Do]
-	// it can also mean that fn has run, but the unlock wasn't confirmed. Then the Op of the [Error]
-	// is "unlock".
+	// lock. The call's error also wraps the error of the store or its client library. From
+	// [Locker.Do] it can also mean that fn has run, but the unlock wasn't confirmed. Then the Op of
+	// the [Error] is "unlock".
 	ErrUnavailable = errors.New("store unavailable")
 
 	// ErrNotHeld says that the caller tried to unlock a lock that it doesn't hold.
@@ -121,8 +121,8 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// isDisplaced reports whether err means that the store has lost a claim because other data is now
-// stored under its name.
+// isDisplaced reports whether err means that a claim was lost because the store now contains other
+// data under the lock's name.
 func isDisplaced(err error) bool {
 	return backend.KindOf(err) == backend.Refused && errors.Is(err, ErrConflict)
 }

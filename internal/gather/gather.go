@@ -55,7 +55,8 @@ type Sender[C, R any] struct {
 	// round is the number of the current round. A round ends, and the next begins, when all flights
 	// seem to be stuck (see late).
 	round int
-	// yielding is the number of flights that will look for more parcels in a moment.
+	// yielding is the number of flights in the method yield. They will look for more parcels in a
+	// moment.
 	yielding int
 	waiting  []*parcel[C, R] // parcels that wait to be sent
 	// awaited is the number of parcels that letCome waits for, or 0. When that many are waiting,

@@ -288,8 +288,8 @@ func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 	wakeAll(wakes, Missed)
 }
 
-// lost records that a connection is lost. The subscriptions on the server end with it, but the
-// subscribers stay, and the next connection subscribes again for them. Waiting calls of Subscribe
+// lost records that a connection is lost. The subscriptions on the server end with it. But the
+// subscribers stay, and the next connection subscribes again for them. Waiting calls to Subscribe
 // return an error at once.
 func (s *Subscriber) lost(r *Receiver, err error) {
 	if s.ctx.Err() == nil {

@@ -72,9 +72,9 @@ func eventful(out []byte) []byte {
 }
 
 // Run runs the calling test in several processes, and reports whether it did. Each process runs the
-// cases for which [Mine] returns true. So a process that is done with one case takes the next that
-// no other has taken. Run does nothing in a process that it started, or if the command line selects
-// a part of the test.
+// cases for which [Mine] returns true. So a process that has finished a case takes the next one
+// that no other process has taken. Run does nothing in a process that it started, or if the command
+// line selects a part of the test.
 //
 // Most cases of the contract suite wait for leases to expire. They can't run in parallel in one
 // process, since each checks for leaked goroutines. Several processes can wait at the same time.
