@@ -6,7 +6,7 @@ import (
 )
 
 // Notifier is an optional interface of a [Session] whose store can tell waiters that a lock has
-// become free. Without it waiters poll.
+// become free. Without it, waiters poll.
 type Notifier interface {
 	// Subscribe arranges for req.Wake to be called whenever any session releases or force-releases
 	// the named lock in the store. It returns when the subscription is active. A release after that
@@ -161,8 +161,8 @@ type Batcher interface {
 type Liner interface {
 	// KeepPlaces extends the places of all of a client's owners that wait for one lock. The places
 	// of owners in line then end after Place, counted from now. An owner that is neither in line
-	// nor holding the lock has lost its place, and returns to the head of the line. Several such
-	// owners return in the order of the request.
+	// nor holding the lock has lost its place, and returns to the head of the line. If there are
+	// several such owners, they return in the order in which the request lists them.
 	KeepPlaces(ctx context.Context, req PlacesRequest) (PlacesResult, error)
 }
 

@@ -76,8 +76,8 @@ const (
 	oneByOne    kind = "in turn" // several plain locks, one after the other
 )
 
-// A system creates a contender's lockers in one process, and holds what they share, such as a
-// client.
+// A system creates a contender's lockers in one process. It contains what the lockers share, such
+// as a client.
 type system interface {
 	// locker returns a handle for the named lock. Handles of different parties exclude each other.
 	// Each party has its own state for all of its locks, such as an etcd session.

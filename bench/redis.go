@@ -117,8 +117,8 @@ func (l *bareRedisLocker) Unlock() error {
 // errGone means that the lock was no longer held when it was released.
 var errGone = errors.New("the lock was not held any more")
 
-// one returns the error of a release that changed n keys or rows: err if it isn't nil, or else
-// errGone if n isn't 1.
+// one returns the error of a release that changed n keys or rows. If err is nil, but n isn't 1,
+// that is errGone. Otherwise it is err.
 func one[N int | int64](n N, err error) error {
 	if err == nil && n != 1 {
 		return errGone

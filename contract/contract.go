@@ -85,9 +85,9 @@ type Harness struct {
 	Lingering []goleak.Option
 
 	// Choose, if not nil, reports whether to run a case. It is called before each case, always in
-	// the same order. Cases that it leaves out aren't mentioned in the output. If a store is tested
-	// with all cases, the [Essential] cases can be enough for a variant of that store. While you
-	// write a store, begin with the part "steps".
+	// the same order. Cases that it leaves out aren't mentioned in the output. If one variant of a
+	// store is tested with all cases, the [Essential] cases can be enough for the others. When you
+	// write a new store, begin with the cases of the part "steps".
 	Choose func(c Case) bool
 
 	part          string         // part of the suite
@@ -102,7 +102,8 @@ type Harness struct {
 // A Store is the store under test, with optional hooks that inject faults into it.
 type Store struct {
 	// Backend returns a backend for this store. Each call simulates another process, so it returns
-	// a backend with its own connection. The cleanup of NewStore's t closes that connection.
+	// a backend with its own connection. The cleanup that NewStore registers closes that
+	// connection.
 	Backend func() backend.Backend
 
 	// The fields below are optional. If one is nil, the tests that need it are skipped with a

@@ -134,8 +134,8 @@ func (e *env) late() bool {
 	return true
 }
 
-// Errorf, Error, Fatalf and Fatal are like those of testing.T. But if a failure is excused, Errorf
-// and Error only log it, and Fatalf and Fatal skip the rest of the case.
+// Errorf, Error, Fatalf and Fatal are like the methods of testing.T. But if a failure is excused,
+// Errorf and Error only log it, and Fatalf and Fatal skip the rest of the case.
 
 func (e *env) Errorf(format string, args ...any) {
 	e.Helper()

@@ -425,7 +425,7 @@ var leaseCases = []testCase{
 		}},
 }
 
-// leases checks that a step gives a hold the lease that the step asks for.
+// leases checks that a hold gets the lease that a step requests for it.
 func (e *env) leases(a party, step func(lease time.Duration)) {
 	e.Helper()
 	var x term
@@ -698,8 +698,9 @@ var concurrencyCases = []testCase{
 			const parties, rounds = 8, 15
 			lease := e.longLease()
 			var inside atomic.Int32
-			// The lock guards the variable counter. The race detector doesn't know about the lock,
-			// but learns the order of the accesses from the atomic variable named inside.
+			// The lock guards the variable counter. The race detector doesn't know about the lock.
+			// It accepts the accesses because they are ordered by operations on inside, an atomic
+			// variable.
 			counter := 0
 			sessions := make([]backend.Session, parties)
 			for i := range sessions {

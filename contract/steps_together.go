@@ -9,7 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// needBatcher skips the case for stores that can't take several steps in one batch.
+// needBatcher returns the Batcher of a new session. It skips the case if the store can't carry out
+// several steps in one batch.
 func (e *env) needBatcher() backend.Batcher {
 	e.Helper()
 	b := backend.CapabilitiesOf(e.session()).Batcher

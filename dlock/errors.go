@@ -20,14 +20,14 @@ var (
 	// or before an earlier reader of this client. For a [Semaphore] it means that too few permits
 	// are left, even if the caller itself holds those that are taken. The call's error also wraps
 	// the reason why the call stopped waiting, which is [ErrNotAcquired] or the error of the
-	// context. If the holder belongs to the same client, the text of the error says so. A call with
-	// the context of that hold or owner would re-enter the lock.
+	// context. If the holder belongs to the same client, the text of the error says so. A call made
+	// with the hold's context, or in its owner's name, would re-enter the lock.
 	ErrHeld = errors.New("held by another")
 
 	// ErrUnavailable says that the store didn't answer, or refused, so it is unknown who holds the
-	// lock. The call's error also wraps that of the store or its client library. From [Locker.Do]
-	// it can also mean that fn has run, but the unlock wasn't confirmed. Then the Op of the [Error]
-	// is "unlock".
+	// lock. The call's error also wraps the error of the store or its client library. From
+	// [Locker.Do] it can also mean that fn has run, but the unlock wasn't confirmed. Then the Op of
+	// the [Error] is "unlock".
 	ErrUnavailable = errors.New("store unavailable")
 
 	// ErrNotHeld says that the caller tried to unlock a lock that it doesn't hold.
@@ -56,8 +56,8 @@ var (
 	// forever.
 	ErrTooMany = backend.ErrTooMany
 
-	// ErrNoLimit says that a [Semaphore] was made with 0 permits, and the store doesn't know their
-	// number either.
+	// ErrNoLimit says that a [Semaphore] was made with 0 permits, and the store doesn't know the
+	// number of permits either.
 	ErrNoLimit = backend.ErrNoLimit
 )
 
@@ -121,8 +121,8 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// isDisplaced reports whether err means that the store has lost a claim because other data is now
-// stored under its name.
+// isDisplaced reports whether err means that a claim was lost because the store now contains other
+// data under the lock's name.
 func isDisplaced(err error) bool {
 	return backend.KindOf(err) == backend.Refused && errors.Is(err, ErrConflict)
 }

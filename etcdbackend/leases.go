@@ -221,8 +221,8 @@ func (ls *leases) discard(all ...lease) {
 }
 
 // revokeIn revokes a lease after d. If the session is closed before then, or d is longer than
-// longestTimed, the lease runs out instead. For such a long d, it doesn't matter that this takes a
-// few seconds more.
+// longestTimed, the lease isn't revoked, and expires a few seconds after d. If d is that long, a
+// few seconds don't matter.
 func (ls *leases) revokeIn(l lease, d time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

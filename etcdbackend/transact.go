@@ -7,14 +7,14 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// A change is what a step has decided to do to the key of a hold. It is carried out only if the key
+// A change describes what a step does to the key of a hold. It is carried out only if the key
 // hasn't changed since the step read it.
 type change struct {
 	old  record          // the key as it was found
 	next record          // the new contents of the key; if it has no owner, the key is deleted
 	keep time.Duration   // if not 0, the lock stays taken for that long instead: see keptSuffix
 	only []*pb.Compare   // further conditions if there was no key
-	with []*pb.RequestOp // operations that go with the change if it begins or ends the hold
+	with []*pb.RequestOp // more operations of the transaction if the change begins or ends the hold
 	done *pb.TxnResponse // the answer if the key was deleted
 }
 
@@ -22,12 +22,13 @@ type change struct {
 // transact then calls decide once more, without a transaction in between.
 var again = new(change)
 
-// transact carries out a step. The caller has read the state of the lock: at and err are the
-// result. transact then repeats the following until the step is done. First it calls decide with
-// the state. decide returns a change, or nil if the step is over without one. Then transact sends
-// a transaction that carries out the change if the key is still the same. If it isn't, the
-// transaction reads the current key instead, and found returns the state that goes with it. done
-// reports whether a change was carried out, and key is the key as it is now.
+// transact carries out a step. The parameter at is the state of the lock as the caller has read it,
+// and err is the error of that read. If err is nil, transact repeats the following until the step
+// is done. It calls decide with the state. decide returns a change, or nil if the step ends without
+// one. Then transact sends a transaction that carries out the change if the key is still the same.
+// If it isn't, the transaction reads the current key instead, and found returns the state for that
+// key. The result done reports whether a change was carried out, and the result key is the current
+// key.
 func transact[S any](
 	ctx context.Context, s *session, a *attempt, at S, err error,
 	found func(context.Context, *attempt, record) (S, error), decide func(at *S) (*change, error),

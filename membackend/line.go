@@ -92,8 +92,8 @@ func (o *object) stand(owner string, s *session, until time.Time) {
 }
 
 // comeBack is like stand, but for an owner that learned too late that it had been given the lock.
-// If the owner isn't in line, it goes to the front. The longer the requested place lasts, the
-// longer the lease with which the owner will be given the lock.
+// If the owner isn't in line, it goes to the front. An owner that requests a longer place will also
+// be given the lock with a longer lease.
 func (o *object) comeBack(owner string, s *session, now time.Time, lasts time.Duration) {
 	i := o.inLine(owner)
 	if i < 0 {

@@ -37,7 +37,7 @@ type about struct {
 // none is the kind of a measurement that isn't about one kind of lock.
 const none = backend.Kind(255)
 
-// attributes returns the common attributes, followed by those of the measurement.
+// attributes returns the common attributes, followed by the measurement's own.
 func (a about) attributes(common []attribute.KeyValue) []attribute.KeyValue {
 	all := slices.Clone(common)
 	if a.kind != none {
@@ -68,8 +68,9 @@ type set struct {
 	record []metric.RecordOption
 }
 
-// mostSets is the maximum number of cached sets. Further sets are made anew for each measurement.
-// That is slower, but hardly matters, since so many time series overload most metric stores anyway.
+// mostSets is the maximum number of cached sets. Any further set is created again for each
+// measurement. That is slower, but hardly matters, since so many time series overload most metric
+// stores anyway.
 const mostSets = 10_000
 
 // of returns the set of attributes for a measurement.

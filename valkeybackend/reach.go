@@ -52,9 +52,9 @@ func (t *transport) Reach(ctx context.Context, key string) error {
 }
 
 // closed returns an error if the client was closed after it had failed to connect. valkey-go
-// doesn't return an error that says so. The next command gets the dialer's old error once more, and
-// later commands make the client connect again. But the client's pool stays closed: it returns the
-// old dial error whenever a dedicated connection is requested.
+// doesn't report that such a client is closed. The client's next command gets the old dial error
+// once more, and later commands even connect again. But the client's pool stays closed, and returns
+// the old dial error whenever a dedicated connection is requested.
 func (t *transport) closed(ctx context.Context, key string) error {
 	known := t.noDial.Load()
 	a := t.sendOver(ctx, t.client, []valkey.Completed{t.ping(key)})[0]

@@ -70,10 +70,10 @@ func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 // of its lock.
 var adapters = []string{"certmagic:", "cron:", "gocron:"}
 
-// hint helps a user who omitted an adapter's prefix. If the lock is free, but a lock is held whose
-// name is such a prefix followed by this lock's name, hint prints that lock's name. It returns true
-// if another call would be pointless, because it printed the hint or the store failed. A failure of
-// the store isn't reported.
+// hint helps a user who omitted an adapter's prefix. If the lock is free, hint puts each adapter's
+// prefix in front of its name. If a lock with the resulting name is held, hint prints that name. It
+// returns true if another call would be pointless, because it has printed a name or the store
+// failed. A failure of the store isn't reported.
 func (g *global) hint(ctx context.Context, w io.Writer, s *store, c *dlock.Client,
 	l *dlock.LockInfo) (done bool) {
 	if len(l.Holders) > 0 || g.json || g.quiet {

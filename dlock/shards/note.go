@@ -18,7 +18,7 @@ type note struct {
 	version int    // only the note with a member's highest version counts
 	state   state
 	seats   []int // in ascending order
-	place   int   // the place among members that wait for seats; 0 if it doesn't wait
+	place   int   // its place among the members that wait for seats; 0 if it doesn't wait
 	weight  int   // how many seats it wants
 	list    list  // the shards that it knows
 	most    int   // the maximum number of shards that it takes; 0 for no limit
@@ -121,11 +121,11 @@ func (m *member) lacks() int {
 	return max(0, m.weight-len(m.seats))
 }
 
-// A view is the result of one look at all members, which are sorted by run id.
+// A view is a snapshot of all members. They are sorted by run id.
 type view struct {
 	members []*member
 	taken   map[int]*member // the member on each seat
-	next    time.Duration   // the time until a member counts as gone if it doesn't renew; 0 if none
+	next    time.Duration   // time until the first member is gone unless it renews; 0 if none
 }
 
 // newView creates a view from the holders' notes.

@@ -43,8 +43,8 @@ func newList(names []string) list {
 	return list{digest: base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])}
 }
 
-// knows reports whether a member with the list l certainly knows a shard of a member with the list
-// other.
+// knows reports whether a member with the list l certainly knows the given shard, as far as a
+// member with the list other can tell.
 func (l list) knows(shard string, other list) bool {
 	if l.digest != other.digest || l.numbered == 0 {
 		return l.digest == other.digest
@@ -54,10 +54,10 @@ func (l list) knows(shard string, other list) bool {
 }
 
 // wanted maps each shard to the member that should run it. The parameter mine is the list of the
-// member that calls wanted, seats are the taken seats, and taken maps each of them to its member. A
-// shard goes to the member on its seat or, if that member has too many, to another (see bound). If
-// the chosen member doesn't certainly know the shard, a deputy that knows it runs it. Members whose
-// lists agree get the same result.
+// member that calls wanted. The parameter seats lists the taken seats, and taken maps each seat to
+// its member. A shard goes to the member on its seat or, if that member has too many, to another
+// (see bound). If the chosen member doesn't certainly know the shard, a deputy that knows the shard
+// runs it instead. Members whose lists agree get the same result.
 func wanted(names []string, mine list, seats []int, taken map[int]*member) map[string]*member {
 	all := make(map[string]*member, len(names))
 	if len(seats) == 0 {
@@ -119,8 +119,9 @@ func (m *memo) of(
 	return m.owners
 }
 
-// bound takes shards from members that have more than their limit. It deals them to the members
-// with the lowest load, each up to its limit. Shards for which no member has room get no member.
+// bound takes shards away from members with more shards than their limit. It deals them to the
+// members with the lowest load, up to the limit of each. If no member has room for a shard, the
+// shard gets no member.
 func bound(shards []string, members []*member, taken map[int]*member) {
 	load := map[*member]int{}
 	var all []*member

@@ -35,8 +35,8 @@ type account struct {
 
 func newAccount(balance int) *account { return &account{balance: balance} }
 
-// ServeHTTP answers GET with the balance. A PUT sets the balance, unless its token is stale. The
-// status of the response says whether it did.
+// ServeHTTP answers a GET with the balance. A PUT sets the balance or, if its token is stale, fails
+// with status 409 (Conflict).
 func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

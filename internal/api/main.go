@@ -1,9 +1,9 @@
 // Command api checks that the API of this repository only grows.
 //
 // Each exported function, type, method, field, variable and constant is a line in one of the files
-// v*.txt. The name of the file is the version that added the line. It is an incompatible change if
-// a line is no longer part of the API. An interface that programs may implement is a single line,
-// so adding a method to it is also incompatible. An incompatible change is an error unless
+// v*.txt. The name of the file is the version that added the line. If a line is no longer part of
+// the API, that is an incompatible change. An interface that programs may implement is a single
+// line, so adding a method to it is also incompatible. An incompatible change is an error unless
 // removed.txt contains the old line.
 //
 //	go run ./internal/api                 # checks
@@ -55,8 +55,8 @@ func run(root, record string) error {
 	return check(root, today)
 }
 
-// write writes the file of a version, which lists the lines that no other version has. The version
-// must not be tagged yet.
+// write writes the file of a version. It contains the lines of the API that are in no other
+// version's file. The version must not be tagged yet.
 func write(root, version string, today map[string]bool) error {
 	if tag, _ := exec.Command("git", "-C", root, "tag", "--list", version).Output(); len(tag) > 0 {
 		return fmt.Errorf("%s is tagged: its file can't change", version)

@@ -55,7 +55,8 @@ type Sender[C, R any] struct {
 	// round is the number of the current round. A round ends, and the next begins, when all flights
 	// seem to be stuck (see late).
 	round int
-	// yielding is the number of flights that will look for more parcels in a moment.
+	// yielding is the number of flights in the method yield. They will look for more parcels in a
+	// moment.
 	yielding int
 	waiting  []*parcel[C, R] // parcels that wait to be sent
 	// awaited is the number of parcels that letCome waits for, or 0. When that many are waiting,
@@ -143,7 +144,7 @@ func (s *Sender[C, R]) Send(ctx context.Context, commands ...C) ([]R, error) {
 	return results, nil
 }
 
-// enqueue adds a parcel to those that wait, and starts a goroutine to send it if necessary.
+// enqueue adds a parcel to the waiting ones, and starts a flight to send it if necessary.
 func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,8 +221,8 @@ func (s *Sender[C, R]) leave(p *parcel[C, R]) (kind backend.ErrorKind, left bool
 	return backend.Unknown, true
 }
 
-// fly sends waiting parcels until none are left. It runs in a goroutine of its own, a flight, which
-// was already counted in s.flights in the given round.
+// fly sends waiting parcels until none are left. It runs in a goroutine of its own, called a
+// flight. The caller has already counted the flight in s.flights, in the given round.
 func (s *Sender[C, R]) fly(round int) {
 	for {
 		b := s.next(round)

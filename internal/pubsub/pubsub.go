@@ -98,9 +98,9 @@ type Options struct {
 // one for each server that serves any of the channels. Without Spread, a single connection is
 // enough even in a cluster, since the servers pass messages on to each other.
 //
-// For each server, the method run has its own goroutine. It owns the connection and makes all calls
-// that may block: to connect, subscribe and unsubscribe. Messages and confirmations arrive on a
-// goroutine of the client library.
+// Each server has a goroutine that executes the method run. This goroutine owns the connection and
+// makes all calls that may block: to connect, subscribe and unsubscribe. Messages and confirmations
+// arrive on a goroutine of the client library.
 //
 // A connection is replaced after its first error, since a client library that reconnects by itself
 // doesn't report the reconnection. A connection without subscriptions is closed after a while. Its
@@ -177,7 +177,7 @@ type channel struct {
 	// watched is the number of active watches. See Watch.
 	watched int
 	subs    []*subscription
-	// alone is set if the server refused a command for several channels. Then the channel gets its
+	// alone is set if the server refused a command for several channels. The channel then gets its
 	// own commands.
 	alone   bool
 	refused bool // the server refuses to subscribe it
@@ -230,7 +230,7 @@ func (s *Subscriber) Subscribe(
 
 // Listen is like Subscribe, but passes each message to the function hear. It does so once per
 // message, even if the channel has several listeners, so all of them must pass the same function.
-// Listen calls again when messages may have been missed.
+// The function again is called when messages may have been missed.
 func (s *Subscriber) Listen(
 	ctx context.Context, channel string, hear func(message string), again func(),
 	changed func(broken error),
@@ -356,7 +356,7 @@ func (sub *subscription) Close() {
 	s.settle(sub.channel)
 }
 
-// reply sends the result to the waiting call of Subscribe.
+// reply sends the result to the waiting call to Subscribe.
 func (sub *subscription) reply(err error) {
 	sub.answer <- err
 	sub.answer = nil
@@ -445,7 +445,7 @@ func (s *Subscriber) tellChanges() {
 	s.telling = false
 }
 
-// answer sends the result to all waiting calls of Subscribe. If it is an error, their subscriptions
+// answer sends the result to all waiting calls to Subscribe. If it is an error, their subscriptions
 // end.
 func (ch *channel) answer(err error) {
 	ch.subs = slices.DeleteFunc(ch.subs, func(sub *subscription) bool {
@@ -457,7 +457,7 @@ func (ch *channel) answer(err error) {
 	})
 }
 
-// standing returns the wake functions of the subscribers whose calls of Subscribe have already
+// standing returns the wake functions of the subscribers whose calls to Subscribe have already
 // returned.
 func (ch *channel) standing() (wakes []func(Meaning)) {
 	for _, sub := range ch.subs {

@@ -29,7 +29,7 @@ type server struct {
 	failures int
 	// failed is the error of the last of these connections.
 	failed error
-	// pause is the time before which no new connection is made.
+	// pause is the end of the current pause. No new connection is made before then.
 	pause time.Time
 }
 
@@ -44,7 +44,7 @@ func (s *Subscriber) server(located Server) *server {
 		s.servers[located.Addr] = srv
 		go s.run(srv)
 	}
-	// The client library may have a new object for the same server.
+	// The client library may now use a new object for the same server.
 	srv.connect = located.Connect
 	return srv
 }
@@ -188,8 +188,8 @@ func (s *Subscriber) next(srv *server) (verb Verb, orders [][]*channel) {
 	return verb, orders
 }
 
-// together picks channels that need the same command. It puts those that can share a command into
-// one order.
+// together picks a command that some channels of the server need, and returns it with orders for up
+// to maxOrder of these channels. Channels that can share a command are in one order.
 func (s *Subscriber) together(srv *server) (verb Verb, orders [][]*channel) {
 	var shared []*channel
 	for _, ch := range srv.todo {
@@ -288,8 +288,8 @@ func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 	wakeAll(wakes, Missed)
 }
 
-// lost records that a connection is lost. The subscriptions on the server end with it, but the
-// subscribers stay, and the next connection subscribes again for them. Waiting calls of Subscribe
+// lost records that a connection is lost. The subscriptions on the server end with it. But the
+// subscribers stay, and the next connection subscribes again for them. Waiting calls to Subscribe
 // return an error at once.
 func (s *Subscriber) lost(r *Receiver, err error) {
 	if s.ctx.Err() == nil {

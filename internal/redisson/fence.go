@@ -21,7 +21,7 @@ type Fence struct {
 	Token     uint64
 }
 
-// These are the error codes of the guard: see guarded.
+// These are the error codes of the guard. See guarded.
 const (
 	staleToken = "STALETOKEN"
 	noToken    = "NOTOKEN"
@@ -49,11 +49,11 @@ end;
 // cluster, both keys are in the same slot, except for some keys with braces: see Fence.check.
 func FenceKey(key string) string { return apart("distsync_fence:", key) }
 
-// guarded returns the script with a guard before it. The guard checks the fence of each key that
-// the script uses. In a call, the fence keys come after the script's own keys, and the token after
-// its own arguments. The guard removes the fence keys and the token, so that the script doesn't see
-// them. The guard refers to each fence key by a constant index, since some servers accept nothing
-// else. If the script's first line contains flags, that line stays the first.
+// guarded puts a guard in front of a script, and returns the result. The guard checks the fence of
+// each key that the script uses. In a call, the fence keys follow the script's own keys, and the
+// token follows the script's own arguments. The guard removes the fence keys and the token, so that
+// the script doesn't see them. It refers to each fence key by a constant index, since some servers
+// accept nothing else. If the script's first line contains flags, it stays the first line.
 func guarded(script string, keys int) string {
 	var b strings.Builder
 	if strings.HasPrefix(script, "#!") || strings.HasPrefix(script, "--!") {
@@ -105,7 +105,7 @@ func (f Fence) HSet(ctx context.Context, key string, pairs []string) error {
 	return err
 }
 
-// Eval runs a script after the guard: see guarded.
+// Eval runs a script with the guard in front of it. See guarded.
 func (f Fence) Eval(ctx context.Context, script string, keys, args []string) (any, error) {
 	return f.run(ctx, "eval", script, keys, args)
 }

@@ -82,7 +82,7 @@ const (
 	idLen     = 16
 )
 
-// holder returns the bytes with which all ids of an owner begin.
+// holder returns the first bytes of an owner's ids, which are the same in all of them.
 func holder(owner string) string {
 	sum := sha256.Sum256([]byte(owner))
 	return string(sum[:holderLen])
@@ -99,8 +99,8 @@ func holderOf(id string) (owner string, kept bool) {
 	return hex.EncodeToString([]byte(id)), kept
 }
 
-// isOurs reports whether an id ends as our ids do, and whether its permit was released but stays
-// taken.
+// isOurs reports whether an id has the form of our ids and, if so, whether its permit was released
+// but stays taken.
 func isOurs(id string) (ours, kept bool) {
 	if len(id) != idLen {
 		return false, false
@@ -144,8 +144,8 @@ func (d Dialect) KeepPermits(req backend.ReleaseRequest) Call {
 }
 
 // RenewPermits renews up to a hundred holds, and uses the lease of the first request for all of
-// them. [ParseRenewals] reads its reply. If the reply says that a hold is gone, that is reliable.
-// An error doesn't say which of the holds caused it.
+// them. [ParseRenewals] reads its reply. A reply that a hold is gone is reliable. An error doesn't
+// show which hold caused it.
 func (d Dialect) RenewPermits(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 3*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {

@@ -20,11 +20,11 @@ func (d Dialect) countWaiting(channel string, cluster bool) Command {
 
 var countWaitingScript = newScript(`return redis.call('pubsub', ARGV[1], KEYS[1]);`)
 
-// AddWaiting reads the reply to the command of countWaiting, and sets in res how many other clients
+// AddWaiting reads the reply to countWaiting's command, and records in res how many other clients
 // wait. If err isn't nil, or the reply is malformed, AddWaiting does nothing. The parameters least
-// and most are bounds on how many of the counted connections belong to this client. In a
-// cluster without sharded channels, clients may listen at nodes other than the one that was asked.
-// Then a count above most still shows that others wait, but a low count doesn't show that none do.
+// and most bound the number of counted connections that belong to this client. In a cluster without
+// sharded channels, clients may listen at nodes other than the one that was asked. Then a count
+// above most still shows that others wait, but a low count doesn't show that none do.
 func (d Dialect) AddWaiting(
 	res *backend.ReleaseResult, reply any, err error, cluster bool, least, most int,
 ) {

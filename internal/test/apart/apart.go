@@ -45,9 +45,9 @@ var (
 	result = regexp.MustCompile(`(?m)^ *--- (PASS|SKIP|FAIL): (\S+) `)
 )
 
-// eventful shortens the output of tests with -test.v, since a long log may be truncated, and then
-// lacks a failure at its end. It removes the lines that name the running test, and all lines of
-// tests that passed or were skipped.
+// eventful shortens the output of tests with -test.v. A long log may be truncated, and might then
+// lack a failure at its end. eventful removes the lines that name the running test, and all lines
+// of tests that passed or were skipped.
 func eventful(out []byte) []byte {
 	well := make(map[string]bool)
 	for _, test := range result.FindAllSubmatch(out, -1) {
@@ -72,9 +72,9 @@ func eventful(out []byte) []byte {
 }
 
 // Run runs the calling test in several processes, and reports whether it did. Each process runs the
-// cases for which [Mine] returns true. So a process that is done with one case takes the next that
-// no other has taken. Run does nothing in a process that it started, or if the command line selects
-// a part of the test.
+// cases for which [Mine] returns true. So a process that has finished a case takes the next one
+// that no other process has taken. Run does nothing in a process that it started, or if the command
+// line selects a part of the test.
 //
 // Most cases of the contract suite wait for leases to expire. They can't run in parallel in one
 // process, since each checks for leaked goroutines. Several processes can wait at the same time.

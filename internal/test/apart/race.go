@@ -2,6 +2,6 @@
 
 package apart
 
-// share is a factor for the number of tests that run in parallel. It is less than 1 with the race
-// detector, since tests use more processor time then.
+// share is the factor by which SideBySide multiplies the number of parallel tests. It is less than
+// 1 with the race detector, because tests then use more processor time.
 const share = 0.75

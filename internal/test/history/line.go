@@ -31,10 +31,10 @@ func (s *step) queues() bool {
 
 // stands returns the intervals in which the owner of a number was certainly in line. A step s for
 // which s.queues() is true shows that the owner is in line, and keeps it there until its place
-// expires. But if the store grants the lock to the owner and the owner doesn't learn of it, the
-// owner may no longer be in line when that grant ends. If KeepPlaces then restores the lost place,
-// the owner comes back ahead of all others. If the owner asks for the lock again instead, it may
-// come back as the last in line.
+// expires. There is one exception: if the store grants the lock to the owner, but the owner doesn't
+// learn of it, the owner may no longer be in line when the grant ends. If KeepPlaces then restores
+// the lost place, the owner comes back ahead of all others. If the owner asks for the lock again
+// instead, it may come back as the last in line.
 func (e *evidence) stands(n *number) (all []*stand) {
 	var last *stand
 	for _, s := range n.steps {
@@ -65,9 +65,9 @@ func (e *evidence) stands(n *number) (all []*stand) {
 	return all
 }
 
-// kept returns the time until which a step certainly keeps its owner in line, if no later step of
-// the owner changes that. If faults are possible, the owner might be granted the lock without
-// learning of it, and would no longer be in line when that grant ends.
+// kept returns the time until which a step certainly keeps its owner in line, unless a later step
+// of the owner changes that. If faults are possible, that time is short: the owner might be granted
+// the lock without learning of it, and no longer be in line when the grant ends.
 func (e *evidence) kept(s *step) time.Duration {
 	if e.rules.Calm {
 		return s.call + s.place

@@ -864,9 +864,9 @@ func (m *Shares) leave(s SharesState, p int, why string, do sharesEmitter) {
 	}
 }
 
-// swap is called when reader p unlocks. If p makes plain calls, swap chooses the hold that
-// ends: a lost hold of any plain call or, if there is none, the oldest hold. The party that had the
-// chosen hold gets p's hold instead.
+// swap is called when reader p unlocks. If p makes plain calls, the hold that ends needn't be p's
+// own. swap chooses a lost hold of any plain call or, if there is none, the oldest hold. The party
+// with the chosen hold gets p's hold in exchange.
 func (m *Shares) swap(s *SharesState, p int) {
 	if !m.Plain || s.parties[p].at == handed {
 		return

@@ -353,9 +353,9 @@ func (v *visit) enter(how string) {
 // leave reports that the visit has ended.
 func (v *visit) leave() { v.tell(event{}) }
 
-// check checks whether the lock is still held and, if so, reports that as an event. For a writer,
-// version is the version that it has just replaced. For a reader, it is a version that a writer
-// replaced in the meantime. If there is no such version, it is 0.
+// check checks whether the lock is still held and, if so, reports that as an event with the given
+// version. A writer passes the version that it has just replaced. A reader passes a version that a
+// writer replaced in the meantime. If there is no such version, they pass 0.
 func (v *visit) check(version uint64) {
 	at := now()
 	if !v.valid() {
@@ -375,8 +375,8 @@ func (v *visit) report(version uint64) {
 	v.tell(event{Hold: &h})
 }
 
-// isHeld checks a hold that doesn't have its own context. If the store doesn't answer, it returns
-// false.
+// isHeld reports whether the lock is still held, for a hold without a context of its own. If the
+// store doesn't answer, isHeld returns false.
 func (v *visit) isHeld() bool {
 	if v.mixed {
 		return false // the answer may concern another user's hold

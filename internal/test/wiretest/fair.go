@@ -133,8 +133,8 @@ func standsInLine(owner string) taken {
 // channels.
 var fairKeys = []any{5, "n", lineKey, timesKey, placesKey, lockChannel, grantsFor}
 
-// fairOnWire lists steps with their expected results, and the arguments that they send. For a step
-// that grants Bob the lock, message is Bob: the message that it publishes must name him.
+// fairOnWire lists steps with their expected results, and the arguments that they send. If a step
+// grants the lock to Bob, the field message is Bob, and the published message must name him.
 var fairOnWire = []wired{
 	{"lock", acquires(backend.Fair, Alice), "acquired 1",
 		append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0, 0), ""},

@@ -46,7 +46,7 @@ func SubscribeTo(t testing.TB, s backend.Notifier, kind backend.Kind, name strin
 	return l
 }
 
-// Wait waits for a wake-up and returns true. Without a wake-up, the test fails.
+// Wait waits for a wake-up and returns true. If none comes, Wait fails the test and returns false.
 func (l *Listener) Wait() bool {
 	l.t.Helper()
 	select {
