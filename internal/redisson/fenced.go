@@ -19,7 +19,7 @@ var fencedAcquireText string
 var fencedAcquireScript = newScript(isFirstLockText + fencedAcquireText)
 
 // AcquireFenced makes one attempt to acquire a fenced lock, which has a token. An owner that
-// already holds the lock keeps its token. [ParseFenced] reads its reply.
+// already holds the lock keeps its token. [ParseFenced] reads the reply.
 func AcquireFenced(req backend.AcquireRequest) Call {
 	return call(fencedAcquireScript, 2, req.Name, tokenKey(req.Name), millis(req.Lease), req.Owner)
 }
