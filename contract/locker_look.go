@@ -83,7 +83,7 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 }
 
 // wantHolder fails the test unless h is the only holder of its lock, with the given count. It asks
-// both the process has, which holds the lock, and the processes in askers.
+// the holder's own process, which is passed as has, and each of the askers.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {

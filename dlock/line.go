@@ -130,8 +130,9 @@ func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
 func (q *queue) patience() time.Duration { return max(keepInterval, 2*q.trip) }
 
 // took updates q.trip, the estimate of a round trip to the store, when a look has been answered or
-// given up. The parameter trip is the time since the look was sent. If there was no answer, late
-// reports whether the wait for it timed out. Two such timeouts in a row increase the estimate.
+// given up. The parameter trip is the time since the look was sent. The parameter late matters only
+// if there was no answer: it reports whether the wait timed out. Two timeouts in a row increase the
+// estimate.
 func (q *queue) took(trip time.Duration, late bool, err error) {
 	switch {
 	case err == nil:

@@ -18,7 +18,7 @@ type ownPlaces struct {
 }
 
 // A firstPlace is the place of an owner that holds the lock as the first in line, while the lock
-// has no key. seen is when the session first saw that.
+// has no key. The field seen is the time when the session first saw that.
 type firstPlace struct {
 	position
 	seen time.Time

@@ -434,9 +434,9 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 // nil if the subscriber needn't be woken now. The caller must hold w.mu.
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
 	// These are the revisions of the last events with certain effects, or 0 if there were none.
-	// After the event at inTurn, the lock may be free, but sessions ahead come first. After the
-	// event at atOnce, it may be free, and nobody has to let others go first. The event at taken
-	// is the acquisition of the lock.
+	// After the event at revision inTurn, the lock may be free, but sessions ahead come first.
+	// After the event at revision atOnce, it may be free, and nobody has to let others go first.
+	// The event at revision taken is the acquisition of the lock.
 	var inTurn, atOnce, taken int64
 	for i, e := range events {
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE

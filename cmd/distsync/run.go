@@ -163,7 +163,7 @@ type progress struct {
 
 func secondsOf(d time.Duration) *seconds { s := seconds(d.Seconds()); return &s }
 
-// reasonOf returns a word for the reason why a lock was lost.
+// reasonOf returns the reason why a lock was lost, as a single word.
 func reasonOf(err error) string {
 	if l, ok := errors.AsType[*dlock.Loss](err); ok {
 		return l.Reason.String()

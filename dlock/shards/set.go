@@ -149,7 +149,7 @@ func (s *Set) SetWeight(n int) {
 	s.wake()
 }
 
-// mostWeight is the maximum weight of a member. It limits the length of notes.
+// mostWeight is the maximum weight of a member. It limits the length of a member's note.
 const mostWeight = 32
 
 // wake makes Run look at the members again.

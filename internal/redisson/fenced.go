@@ -9,9 +9,9 @@ import (
 
 // A fenced lock is stored like Redisson's RFencedLock. It is a plain lock, and all steps except
 // the acquisition treat it as one. A second key, which never expires, stores the token of the last
-// acquisition. Redisson counts acquisitions. Our token is the number of microseconds since 1970 by
-// the server's clock, or the last token plus one if that is larger. So tokens grow even if the key
-// is lost.
+// acquisition. In Redisson, the token is the number of acquisitions. Ours is the number of
+// microseconds since 1970 by the server's clock, or the last token plus one if that is larger. So
+// tokens grow even if the key is lost.
 
 //go:embed fencedacquire.lua
 var fencedAcquireText string

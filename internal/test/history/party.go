@@ -182,8 +182,8 @@ func (p *Party) Release(ctx context.Context, h *dlock.Hold) {
 }
 
 // Given calls f, and records that the user holds the lock during that call. Other code acquires the
-// hold before the call of Given, and releases it afterwards. The argument in is the context of the
-// hold, which ends when the hold can no longer be relied on.
+// hold before the call of Given, and releases it afterwards. The context of the hold, passed as in,
+// ends when the hold can no longer be relied on.
 func (p *Party) Given(in context.Context, f func()) {
 	o := op{kind: acquire, text: "given", lease: p.Lease, given: true, asked: true}
 	o.token, _ = dlock.Token(in)
