@@ -570,8 +570,9 @@ func reason(res *pb.WatchResponse) error {
 }
 
 // lost records that a stream, and with it every watch, has ended. The watches are requested again
-// on the next stream. Calls to Subscribe that are still waiting for an answer fail, unless a learner
-// refused the stream. The returned functions tell subscribers that their subscriptions have broken.
+// on the next stream. Calls to Subscribe that are still waiting for an answer fail, unless a
+// learner refused the stream. The returned functions tell subscribers that their subscriptions have
+// broken.
 func (w *watcher) lost(err error, served bool) (tell []func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
