@@ -337,9 +337,9 @@ type ReleaseResult struct {
 	// client that released the lock lets them go first.
 	Waiting int
 	// Strangers is the number of waiting clients that, as far as is known, don't use package dlock.
-	// A dlock client may hand a lock over between its own callers many times, while such a client
-	// gets a single turn. So a dlock client should hand over less often while strangers wait.
-	// Otherwise it would take nearly all turns.
+	// A dlock client may hand a lock over among its own callers many times, while a stranger gets a
+	// single turn. So a dlock client should hand over less often while strangers wait. Otherwise
+	// it would take nearly all turns.
 	Strangers int
 }
 

@@ -94,8 +94,8 @@ func (x *ledger) lossesOf(name string) (losses []*dlock.Loss) {
 	return losses
 }
 
-// settled returns what is wrong with the counts. It is called after the client was closed, so all
-// calls and holds must have ended.
+// settled returns a description of each error in the counts. It is called after the client was
+// closed, when all calls and holds must have ended.
 func (x *ledger) settled() (wrong []string) {
 	x.note(func() {
 		wrong = append(wrong, x.wrong...)
@@ -107,8 +107,8 @@ func (x *ledger) settled() (wrong []string) {
 	return wrong
 }
 
-// settles waits up to 30 s until the counts are right, and returns the errors that remain. It waits
-// because calls may return a moment after Close.
+// settles waits until the counts are right, for at most 30 s, and returns the errors that remain.
+// It waits because calls may return a moment after Close.
 func (x *ledger) settles() (wrong []string) {
 	for begin := time.Now(); time.Since(begin) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
 		if wrong = x.settled(); len(wrong) == 0 {

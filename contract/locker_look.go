@@ -83,7 +83,7 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 }
 
 // wantHolder fails the test unless h is the only holder of its lock, with the given count. It asks
-// the holder's own process, which is has, and the askers.
+// the holder's own process, which is passed as has, and each of the askers.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {
@@ -413,8 +413,8 @@ func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
 	for name, d := range dooms {
 		l.mourn(p, told, holds[name], d, began)
 		if lk := plain[name]; lk != nil {
-			// A loss names the new holder only once the store has reported it. So wait for the
-			// Trace before the unlock.
+			// A loss names the new holder only once the store has reported that holder. So
+			// don't unlock before the trace has reported the loss.
 			l.eventually(lk.Name()+": a Trace is told", func() bool {
 				return len(told.lossesOf(lk.Name())) > 0
 			})

@@ -315,8 +315,8 @@ func doWithOwner(l *lab) {
 	l.noError(p.Locker("b").UnlockContext(ctx), "UnlockContext")
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 	l.noError(lk.Do(ctx, func(context.Context) error {
-		// The outer context works inside Do, too, because the owner of that context also owns the
-		// hold of the Do.
+		// The outer context works inside Do, too, because the hold that Do acquired belongs to the
+		// owner of that context.
 		if ok, err := lk.TryLock(ctx); err != nil || !ok {
 			l.Errorf("TryLock of the owner inside its Do: %v, %v", ok, err)
 		}

@@ -75,8 +75,8 @@ type modelTimes struct {
 	places         []time.Duration // lifetimes of places in line and of writers' notes
 }
 
-// virtualTimes is for virtual time. Its leases end at different times. Some of its pauses end
-// shortly before the end of a lease, and some shortly after it.
+// virtualTimes holds the durations for sequences in virtual time. The leases end at different
+// times. Some pauses end shortly before the end of a lease, and some shortly after it.
 var virtualTimes = modelTimes{
 	leases: []time.Duration{10 * time.Second, 30 * time.Second, 100 * time.Second},
 	pauses: []time.Duration{

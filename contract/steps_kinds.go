@@ -41,7 +41,7 @@ func runKind(t *testing.T, h Harness, k backend.Kind, cases []testCase) {
 	})
 }
 
-// need skips the case for stores that don't declare all of these kinds.
+// need skips the case unless the store declares all of these kinds.
 func (e *env) need(kinds ...backend.Kind) {
 	e.Helper()
 	for _, k := range kinds {
@@ -635,7 +635,7 @@ var writeCases = []testCase{
 			w.acquires("lock", lease)
 			w.acquires("lock", lease)
 			a.keptOut("lock", term{lease, start})
-			// no matter how long its owner has waited, or is going to wait, the Read is refused
+			// the Read is refused, no matter how long its owner has waited, or is going to wait
 			if res := a.asks("lock", 3*lease, 3*lease); res.Acquired {
 				e.Fatal("a Read was acquired while another writes")
 			}

@@ -129,9 +129,10 @@ func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
 // still renews the places in time, unless a round trip takes about 2 s.
 func (q *queue) patience() time.Duration { return max(keepInterval, 2*q.trip) }
 
-// took records the time that an answer took. If there was no answer, the parameter late says
-// whether the wait for it timed out. After two such timeouts in a row, took increases its estimate
-// of the round trip to the store.
+// took updates q.trip, the estimate of a round trip to the store, when a look has been answered or
+// given up. The parameter trip is the time since the look was sent. The parameter late matters only
+// if there was no answer: it reports whether the wait timed out. Two timeouts in a row increase the
+// estimate.
 func (q *queue) took(trip time.Duration, late bool, err error) {
 	switch {
 	case err == nil:
@@ -148,7 +149,7 @@ func (q *queue) took(trip time.Duration, late bool, err error) {
 // late to be renewed.
 func (q *queue) far(lease time.Duration) bool { return q.trip >= protocol.Promised(lease)/2 }
 
-// ask tells the calls that wait for the given claims to send requests of their own to the store.
+// ask makes the waiting calls with the given claims send requests of their own to the store.
 func (q *queue) ask(claims []*claim) {
 	for a := q.first; a != nil; a = a.next {
 		if a.h != nil && slices.Contains(claims, a.h.claim) {

@@ -134,8 +134,8 @@ func (cl *claim) ring(s *state, now instant) {
 	}
 }
 
-// nextLook returns the time of the watchdog's next look at a claim. The parameter sent is when
-// the client sent the request that the store has granted.
+// nextLook returns the time of the watchdog's next look at a claim, which the store has granted in
+// answer to a request that was sent at the given time.
 func (cl *claim) nextLook(s *state, sent instant) instant {
 	switch {
 	case cl.GoesOn():
@@ -182,10 +182,10 @@ func (s *state) renew(batch []*claim, sent instant) {
 	})
 }
 
-// report logs which locks couldn't be renewed, and how much of their leases remains. The argument
-// sent is when the requests were sent. The log leaves out locks that have ended or will end before
-// their next renewal. It also leaves out locks that have been logged since the requests were sent,
-// because many renewals fail at once if a store hangs.
+// report logs which locks couldn't be renewed by requests that were sent at the given time, and how
+// much of their leases remains. It leaves out locks that have ended, or will end before their next
+// renewal. It also leaves out locks that have been logged since the requests were sent, because
+// many renewals fail at once if a store hangs.
 func (f *failures) report(c *Client, of int, sent instant) {
 	if len(f.claims) == 0 || c.ctx.Err() != nil {
 		return

@@ -27,18 +27,17 @@ type kind struct {
 	watch func(*session, *subscription, backend.SubscribeRequest)
 }
 
-// A step carries out a request. Its attempt is the one that [kind.attempt] returned for that
-// request.
+// A step carries out a request. Its caller makes the attempt for the request with [kind.attempt].
 type step[Req, Res any] func(*session, context.Context, *attempt, Req) (Res, error)
 
-// traits are what else differs between kinds.
+// traits holds the other differences between kinds.
 type traits struct {
 	token    bool // acquiring the lock returns a token
 	fair     bool // waiters have places in line, so the lock's other keys matter, too
 	permits  bool // a hold's count is a number of permits, which are released together
 	keepable bool // the lock can stay taken after its last release
 	onlyUp   bool // a step must not make a hold end sooner
-	polite   bool // waiting sessions take turns at trying: see waiters
+	polite   bool // waiting sessions try one after the other: see waiters
 }
 
 // kinds lists all kinds of this package.

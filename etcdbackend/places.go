@@ -18,14 +18,14 @@ type ownPlaces struct {
 }
 
 // A firstPlace is the place of an owner that holds the lock as the first in line, while the lock
-// has no key. seen is when the session first saw that.
+// has no key. The field seen is the time when the session first saw that.
 type firstPlace struct {
 	position
 	seen time.Time
 }
 
-// timeLeft records that an owner holds the lock by its place, as the first in line. It returns how
-// much longer the owner is allowed to do so (see firstTime), as far as this session can tell.
+// timeLeft returns how much longer an owner may hold the lock by its place, as the first in line:
+// see firstTime. The time counts from when this session first saw that, which timeLeft records.
 func (ps *ownPlaces) timeLeft(name string, place record) time.Duration {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -176,8 +176,8 @@ func (ps *ownPlaces) lost(set *placeSet, l lease) {
 	}
 }
 
-// saw records a look. The look was sent at the given time. It found that another owner held the
-// lock at revision rev.
+// saw records a look that was sent at the given time, and found that another owner held the lock at
+// revision rev.
 func (ps *ownPlaces) saw(set *placeSet, sent time.Time, rev int64) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

@@ -71,7 +71,7 @@ type subscription struct {
 	broken bool  // the subscriber was told that the subscription is broken
 	closed bool
 	answer chan error  // the result of Subscribe
-	later  *time.Timer // for a delayed wake-up, after the sessions ahead; nil before its first use
+	later  *time.Timer // delays a wake-up in favor of the sessions ahead; nil before its first use
 }
 
 const (
@@ -433,10 +433,10 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 // changed handles events about a lock's keys. It returns a function that wakes the subscriber, or
 // nil if the subscriber needn't be woken now. The caller must hold w.mu.
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
-	// These are the revisions of the last events that had certain effects, or 0 if there were none.
-	// After the event inTurn, the lock may be free, but sessions ahead come first. After atOnce,
-	// the lock may be free, and nobody has to let others go first. With the event taken, someone
-	// acquired the lock.
+	// These are the revisions of the last events with certain effects, or 0 if there were none.
+	// After the event at revision inTurn, the lock may be free, but sessions ahead come first.
+	// After the event at revision atOnce, it may be free, and nobody has to let others go first.
+	// The event at revision taken is the acquisition of the lock.
 	var inTurn, atOnce, taken int64
 	for i, e := range events {
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
@@ -538,9 +538,9 @@ func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(
 	return nil, nil
 }
 
-// tells returns a function that reports that a subscription has broken, or is active again. After
-// that it calls wake, unless that is nil. If there is nothing to report, tells returns wake. The
-// caller must hold the watcher's mutex.
+// tells returns a function that tells the subscriber that its subscription has broken, or is active
+// again, and then calls wake if wake isn't nil. If there is nothing to tell, the result is wake
+// itself. The caller must hold the watcher's mutex.
 func (sub *subscription) tells(broken error, wake func()) func() {
 	if sub.changed == nil || sub.broken == (broken != nil) {
 		return wake
@@ -569,9 +569,10 @@ func reason(res *pb.WatchResponse) error {
 	return rpctypes.Error(errors.New(text))
 }
 
-// lost records that a stream, and with it every watch, has ended. The next stream requests the
-// watches again. Calls to Subscribe that are still waiting for an answer fail, unless a learner
-// refused the stream. The returned functions tell subscribers that their subscriptions have broken.
+// lost records that a stream, and with it every watch, has ended. The watches are requested again
+// on the next stream. Calls to Subscribe that are still waiting for an answer fail, unless a
+// learner refused the stream. The returned functions tell subscribers that their subscriptions have
+// broken.
 func (w *watcher) lost(err error, served bool) (tell []func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -145,8 +145,8 @@ func (b *Backend) sweepAt(due, now time.Time) {
 // all of them have expired, that takes about 0.3 ms.
 const portion = 1000
 
-// sweep removes expired holds and places. Without it, those of owners that never come back would
-// remain forever. If a lock becomes free, sweep gives it to the first in line.
+// sweep removes expired holds and places. Otherwise, if an owner never came back, its holds and
+// places would stay forever. If a lock becomes free, sweep gives it to the first in line.
 func (b *Backend) sweep() {
 	var n news
 	b.mu.Lock()
@@ -218,8 +218,8 @@ func (b *Backend) waiters(name string) []*subscription {
 	return slices.Collect(maps.Keys(b.subs[name]))
 }
 
-// watching returns the subscriptions to a name whose subscribers only watch, and don't wait for the
-// lock. The caller must hold b.mu.
+// watching returns those subscriptions to a name that only watch the lock, and don't wait for it.
+// The caller must hold b.mu.
 func (b *Backend) watching(name string) []*subscription {
 	return slices.DeleteFunc(b.waiters(name), func(sub *subscription) bool { return !sub.watches })
 }

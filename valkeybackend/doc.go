@@ -111,8 +111,8 @@
 // # Many goroutines
 //
 // On a single server, even behind Sentinel, the steps of many goroutines are sent together. The
-// first six steps are sent at once. The steps that come while these are under way are sent in a
-// single write, when the first of the six is answered. So more steps go together than with
+// first six steps are sent immediately. Steps that come while these are under way are sent in a
+// single write, when the first of the six is answered. So more steps are sent together than with
 // valkey-go's own pipelining. The locks that one client holds are renewed together, a hundred in
 // each script. In a cluster, and with [WithReplicas], [WithShardedPubSub] or [WithContextValues],
 // every step is sent on its own, as valkey-go sends it.

@@ -15,8 +15,8 @@ import (
 var ErrNotLeader = errors.New("gocronlock: this replica doesn't lead")
 
 // An Elector is a [gocron.Elector], for [gocron.WithDistributedElector]: all jobs of the scheduler
-// run on one replica, the leader. An Elector campaigns while its [Elector.Run] runs. It is safe for
-// concurrent use.
+// run on one replica, the leader. An Elector campaigns during a call of [Elector.Run]. It is safe
+// for concurrent use.
 //
 // gocron asks the Elector only when a job is about to begin. If a job must stop when its replica no
 // longer leads, make it with [Elector.Task].
@@ -40,9 +40,9 @@ func NewElector(client *dlock.Client, name string) *Elector {
 // Run campaigns until ctx ends, and campaigns again after a loss. The jobs of the scheduler run
 // only in replicas that call Run. When ctx ends, Run resigns as soon as the functions of
 // [Elector.Task] have returned, so shut the scheduler down first. After a loss, Run also waits for
-// these functions before it campaigns again. Its errors are those of [dlock.Election.Run]. After
-// ctx has ended, the error is that of ctx. If Run returns earlier, no more jobs will run in this
-// replica, so handle the error: it is [dlock.ErrClosed], or another permanent error.
+// these functions before it campaigns again. It returns the error of [dlock.Election.Run], which
+// wraps the error of ctx if ctx has ended. If Run returns earlier, no more jobs will run in this
+// replica, so handle the error, which is [dlock.ErrClosed] or another permanent error.
 func (e *Elector) Run(ctx context.Context) error { return e.election.Run(ctx, e.lead) }
 
 // lead returns when the term has ended and all its tasks have returned.

@@ -142,8 +142,8 @@ func (r *runner) check(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// margin returns how long before the lock expires the command must be dead. The margin is needed
-// because killing processes takes time on a busy machine.
+// margin returns the minimum time between the command's death and the expiry of the lock. It isn't
+// zero, because killing processes takes time on a busy machine.
 func (r *runner) margin() time.Duration { return min(r.lease/10, time.Second) }
 
 // A progress is an event that the command "run" or "hold" reports as JSON.
@@ -163,7 +163,7 @@ type progress struct {
 
 func secondsOf(d time.Duration) *seconds { s := seconds(d.Seconds()); return &s }
 
-// reasonOf returns a word for the reason why a lock was lost.
+// reasonOf returns the reason why a lock was lost, as a single word.
 func reasonOf(err error) string {
 	if l, ok := errors.AsType[*dlock.Loss](err); ok {
 		return l.Reason.String()
@@ -171,7 +171,7 @@ func reasonOf(err error) string {
 	return dlock.LossExpired.String()
 }
 
-// because maps each reason for the loss of a lock or the end of a command to an explanation.
+// because explains the Reason of a [progress]: why a lock was lost, or why a command was ended.
 var because = map[string]string{
 	"timeout":                  "it ran for longer than --timeout",
 	"grace":                    "it didn't end within --grace",
@@ -181,9 +181,9 @@ var because = map[string]string{
 	dlock.LossPaused.String():  "distsync stood still for longer than the lease",
 }
 
-// text returns the message for an event, or "" if none is printed. If alone is true, no command
-// runs while the lock is held. Then routine events have messages too, but the event "unreleased"
-// has none, because the program prints the error that finish returns.
+// text returns the message for an event, or "" if none is printed. If the parameter alone is
+// true, no command runs while the lock is held. In that case, routine events have messages too, but
+// the event "unreleased" has none, because the program prints the error that finish returns.
 func (p *progress) text(name string, alone bool) string {
 	what := map[string]string{
 		"unrenewed":  "the lock can't be renewed",

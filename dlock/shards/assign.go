@@ -139,8 +139,8 @@ func split(hashes []uint64, k int) []int {
 	return own
 }
 
-// gives returns how many shards each seat gives to a new seat, which takes n in all. Each of these
-// shards comes from the seat that has the most shards at that point.
+// gives returns how many shards each seat gives to a new seat. The new seat takes n shards in all,
+// one at a time, each from the seat that has the most shards at that point.
 func gives(of [][]int, n int) []int {
 	given := make([]int, len(of))
 	next := len(of)

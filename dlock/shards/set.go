@@ -51,8 +51,8 @@ func Weight(n int) Option { return func(s *Set) { s.weight = n } }
 // default is 0, which means no limit.
 func Cap(n int) Option { return func(s *Set) { s.most = n } }
 
-// Address sets the address of this member that [Set.Owner] and [Set.Members] return: at most 100
-// bytes. The default is empty.
+// Address sets the address that [Set.Owner] and [Set.Members] return for this member. It is
+// at most 100 bytes long. The default is empty.
 func Address(text string) Option { return func(s *Set) { s.address = text } }
 
 // Starts sets the number of shards that this member tries to acquire at the same time. The default
@@ -149,7 +149,7 @@ func (s *Set) SetWeight(n int) {
 	s.wake()
 }
 
-// mostWeight is the maximum weight of a member. It limits the length of notes.
+// mostWeight is the maximum weight of a member. It limits the length of a member's note.
 const mostWeight = 32
 
 // wake makes Run look at the members again.
@@ -262,8 +262,8 @@ func public(members []*member) (all []Member) {
 	return all
 }
 
-// Members asks the store for the members, in one round trip. It doesn't require a Run. Errors are
-// those of [dlock.Client.Inspect].
+// Members asks the store for the members, in one round trip. It doesn't require a Run. It returns
+// the errors of [dlock.Client.Inspect].
 func (s *Set) Members(ctx context.Context) ([]Member, error) {
 	info, err := s.client.Inspect(ctx, s.lockName())
 	if err != nil {

@@ -40,7 +40,7 @@ type RunEnd struct {
 	Err   error // the error that the run returned
 }
 
-// Change is one member's view of all members.
+// Change describes the members, as this member sees them after a change.
 type Change struct {
 	Set     string
 	Members int

@@ -152,7 +152,7 @@ func replica(
 	return nil
 }
 
-// once makes sure that a day's report is made, by any replica, and returns when it is made. While
+// once makes sure that a day's report is made, by any replica, and returns once it is made. While
 // another replica makes the report, this function polls, because that replica may fail or die.
 func once(
 	ctx context.Context, client *dlock.Client, job, day string, report func(context.Context) error,

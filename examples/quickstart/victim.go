@@ -19,8 +19,9 @@ type victim struct {
 	death string // how it dies, for the timeline
 }
 
-// clientVictim returns a victim in this process. All that other workers notice of a crash is that
-// the lock is no longer renewed, and isn't unlocked. To them, a closed client looks the same.
+// clientVictim returns a victim in this process, whose death is simulated by closing its client.
+// As after a crash, other workers notice only that the lock is no longer renewed, and isn't
+// unlocked.
 func clientVictim(ctx context.Context, store backend.Backend) (*victim, error) {
 	// The log is discarded: a client that is closed while it holds a lock logs that, but a process
 	// that crashes can't.

@@ -9,9 +9,9 @@ import (
 
 // A fenced lock is stored like Redisson's RFencedLock. It is a plain lock, and all steps except
 // the acquisition treat it as one. A second key, which never expires, stores the token of the last
-// acquisition. Redisson counts acquisitions. Our token is the number of microseconds since 1970 by
-// the server's clock, or the last token plus one if that is larger. So tokens grow even if the key
-// is lost.
+// acquisition. In Redisson, the token is the number of acquisitions. Ours is the number of
+// microseconds since 1970 by the server's clock, or the last token plus one if that is larger. So
+// tokens grow even if the key is lost.
 
 //go:embed fencedacquire.lua
 var fencedAcquireText string
@@ -19,7 +19,7 @@ var fencedAcquireText string
 var fencedAcquireScript = newScript(isFirstLockText + fencedAcquireText)
 
 // AcquireFenced makes one attempt to acquire a fenced lock, which has a token. An owner that
-// already holds the lock keeps its token. [ParseFenced] reads its reply.
+// already holds the lock keeps its token. [ParseFenced] reads the reply.
 func AcquireFenced(req backend.AcquireRequest) Call {
 	return call(fencedAcquireScript, 2, req.Name, tokenKey(req.Name), millis(req.Lease), req.Owner)
 }

@@ -181,8 +181,9 @@ func (p *Party) Release(ctx context.Context, h *dlock.Hold) {
 	p.unlocked(o, h.Release(tagged(ctx, o)))
 }
 
-// Given records that the user holds the lock during f. Other code acquired the hold, and releases
-// it after f. The given context is the hold's: it ends when the hold can't be relied on any more.
+// Given calls f, and records that the user holds the lock during that call. Other code acquires the
+// hold before the call of Given, and releases it afterwards. The context of the hold, passed as in,
+// ends when the hold can no longer be relied on.
 func (p *Party) Given(in context.Context, f func()) {
 	o := op{kind: acquire, text: "given", lease: p.Lease, given: true, asked: true}
 	o.token, _ = dlock.Token(in)

@@ -241,9 +241,9 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 	}
 }
 
-// enter records that a call now holds the lock, after a reply or a message. The parameter left is
-// the remaining time of the lease. The parameter before is true if the store has ended the hold
-// early since the grant.
+// enter records that a reply or a message has made a call the holder of the lock. The parameter
+// left is the remaining time of the lease. The parameter before reports whether the store has ended
+// the hold early since the grant.
 func (x *call) enter(left uint8, before bool) {
 	x.at, x.count, x.left, x.struck = within, 1, left, before
 }

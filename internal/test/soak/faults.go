@@ -28,8 +28,8 @@ type link interface {
 
 var _ link = (*faults.Proxy)(nil)
 
-// A fault is one kind of disturbance. The function do causes the disturbance, ends it, and then
-// returns whether it disturbed anything. When ctx ends, the function must return soon.
+// A fault is one kind of disturbance. The function do causes the disturbance, ends it, and reports
+// whether it disturbed anything. When ctx ends, the function must return soon.
 type fault struct {
 	name string
 	do   func(ctx context.Context, dice *chance) bool

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Redis starts a redis-server without persistence, with additional arguments.
+// Redis starts a redis-server without persistence, and passes it the additional arguments args.
 func Redis(t TB, args ...string) *Server {
 	t.Helper()
 	return Start(t, redisSpec("redis-server", args))

@@ -10,9 +10,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Foreign tests steps on hashes, only some of which are plain locks. A waiter treats a hash with an
-// expiry as a lock, unless the hash has a mode field, as read-write locks do. But no step may
-// delete a hash that isn't a plain lock.
+// Foreign tests steps on hashes. Some hashes are plain locks, but most aren't. A waiter treats a
+// hash with an expiry as a lock, unless the hash has a mode field, as read-write locks do. But no
+// step may delete a hash that isn't a plain lock.
 func Foreign(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	client := connect(t, server.Addr)
