@@ -79,7 +79,7 @@ type more struct {
 	holds int    // the number of holds that share the claim and aren't released
 	joins uint64 // the number of joins so far
 	lent  alarm  // rings when readers can no longer share the write lock
-	under *hold  // for a read lock taken under a write: the write hold, until that ends
+	under *hold  // for a read lock taken under a write: the write hold, until it ends
 	inner *claim // for a write lock: the claim of the reads under it, even after they end
 	other *claim // during a downgrade: a claim that the store might list instead of this one
 

@@ -277,11 +277,11 @@ func (d departure) free(ctx context.Context, c *Client) error {
 // A departure is the last release of a claim, in progress.
 type departure struct {
 	h     *hold
-	q     *queue // the lock's queue, if calls waited in it when the release began; or nil
+	q     *queue // the lock's queue; nil if no calls waited in it when the release began
 	began instant
 	lease time.Duration
 	ask   bool   // ask the store how many clients wait
-	inner *claim // the claim for the party's read locks, which is released first; or nil
+	inner *claim // the claim for the party's read locks, to be released first; nil if none
 }
 
 // depart begins the last release of a hold's claim.

@@ -147,7 +147,8 @@ func (t *together) keep() {
 	}
 }
 
-// keepFromNow keeps the lock of a hold taken for d from now on, and tells the store at once.
+// keepFromNow makes the hold's lock stay taken for at least d, counted from now. It sends the
+// change to the store at once.
 func (h *hold) keepFromNow(c *Client, d time.Duration) {
 	s := c.lock()
 	defer c.unlock()

@@ -85,8 +85,8 @@ func (s *session) excludeOthers(a *attempt) {
 	a.look = []*pb.RequestOp{beside.findOp(limit)}
 }
 
-// conflicts is called when a hold has no key. It returns an error if a lock of another kind uses
-// the name.
+// conflicts returns an error if a lock of another kind uses the name. It is called when the key of
+// a hold is missing.
 func (s *session) conflicts(ctx context.Context, a *attempt) error {
 	name := a.id.name
 	lock, unshared := rangeOp(s.store.key(name)), s.store.unshared(name).findOp(1)
@@ -333,8 +333,8 @@ func (s *session) longest(ctx context.Context, leases []int64) time.Duration {
 	return left
 }
 
-// last returns the time until the last of the given leases expires. It is negative if a lease is 0,
-// which stands for a hold that never ends.
+// last returns the time until the last of the given leases expires. It is negative if one of the
+// leases is 0, because that hold never ends.
 func (s *session) last(ctx context.Context, leases []int64) (last time.Duration, err error) {
 	left, err := s.remainingAll(ctx, leases)
 	for i := range left {

@@ -25,7 +25,8 @@ const (
 	lineRole role = "line"
 )
 
-// beside reports whether each owner in a role has its own key, separate from the lock's key.
+// beside reports whether each owner with this role has a key of its own, separate from the lock's
+// key.
 func (r role) beside() bool { return r != lockRole && r != writeRole }
 
 // waits reports whether a role belongs to waiters, whose keys have no count.
@@ -39,7 +40,7 @@ type record struct {
 	created int64 // the revision at which it was created
 	lease   int64 // the lease of the key; 0 if it has none, and the hold never ends
 
-	limit int   // for permits: the semaphore's limit, as their owner stated or found it
+	limit int   // for permits: the semaphore's limit, as their owner stated it or found it
 	said  int64 // the revision at which limit was stated; 0 if that is rev
 
 	// These fields are set if the owner lost its place in line, came back, and was put at the

@@ -103,7 +103,7 @@ func (c *command) read() bool {
 	return !not
 }
 
-// unsettled reports whether some write of the command wasn't answered.
+// unsettled reports whether the command was written more often than it was answered.
 func (c *command) unsettled() bool { return c.last.writes.Load() > c.replies }
 
 // disguised reports whether a hook of the client has replaced the last argument. Then the writes of

@@ -38,8 +38,8 @@ func (t *transport) SendTogether(ctx context.Context, cmds ...redisson.Command) 
 	return replies(all)
 }
 
-// SendApart sends all commands to the server that serves the first command's key, since a
-// ClusterClient can't find the server of a command without a key.
+// SendApart sends all commands to the server of the first command's key, because a ClusterClient
+// can't choose a server for a command without a key.
 func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
 	node := t.client
 	if t.cluster != nil {
@@ -174,8 +174,8 @@ func (t *transport) pipeline(ctx context.Context, client redis.UniversalClient, 
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd) // returns no error, since it only queues
 	}
-	// Exec returns the first error of the commands. But if the server refuses the connection with
-	// an error reply to the greeting, go-redis sets no command's error.
+	// Exec returns the first error of the commands. But if the server answers the greeting of a
+	// connection with an error, go-redis doesn't set the commands' errors.
 	if _, err := pipe.Exec(ctx); err != nil && !slices.ContainsFunc(cmds, (*command).answered) {
 		for _, cmd := range cmds {
 			cmd.SetErr(err)

@@ -234,9 +234,9 @@ func answered(result valkey.ValkeyResult) answer {
 	return answer{Reply: redisson.Reply{Err: asUnknown(err)}, read: true}
 }
 
-// unanswered returns the answer for a command without a reply. The error may come from the
-// program's own functions that dial or supply credentials, and these may query a Valkey server,
-// too. So even if err wraps valkey-go's error for a null or an error reply, that wasn't the reply
+// unanswered returns the answer for a command without a reply. The error may come from one of the
+// program's functions that dial or supply credentials. Such a function might itself query a Valkey
+// server. So even if err wraps valkey-go's error for a null or an error reply, it isn't the reply
 // to the command.
 func unanswered(ctx context.Context, err error) answer {
 	kind, noDial := clientError(err), dialError(err)

@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A holding waits for a lock, holds it and reports events. It is for the commands "run" and "hold".
+// A holding waits for a lock, holds it and reports events. The commands "run" and "hold" use it.
 type holding struct {
 	taker    *taker
 	name     string

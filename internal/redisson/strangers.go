@@ -18,8 +18,8 @@ import (
 type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance
-	// own lists the most recent owners of this client. It is used only for the kinds with untold
-	// set.
+	// own lists the most recent owners of this client. It is used only for kinds of lock whose
+	// field untold is true.
 	own []string
 	// next is the index of the owner in own that will be replaced next.
 	next int
@@ -107,7 +107,7 @@ func (s *strangers) due(name string) bool {
 	return true
 }
 
-// asks records that an owner, which belongs to this client, is trying to acquire a lock.
+// asks records that one of this client's owners is trying to acquire a lock.
 func (s *strangers) asks(owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

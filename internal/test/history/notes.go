@@ -17,7 +17,7 @@ type note struct {
 }
 
 // notes returns the notes that steps left behind in the store. A renewed note counts as a new one.
-// A step without an answer doesn't count, since it may have acquired the Write.
+// A step that got no answer doesn't count, since it may have acquired the lock.
 func notes(numbers map[numberKey]*number) (all []*note) {
 	for key, n := range numbers {
 		for _, s := range n.steps {
