@@ -159,7 +159,7 @@ func (cl *claim) stoodStill(s *state, now instant) time.Duration {
 	return 0
 }
 
-// next returns when the first alarm is due, or now if that is earlier.
+// next returns the time at which the first alarm is due, or now if that is earlier.
 func (a *alarms) next(now instant) instant {
 	if len(a.heap) == 0 {
 		return now
@@ -309,8 +309,8 @@ func (h *hold) ended() error {
 	return err
 }
 
-// explained returns the error of a release: the Loss, if err is ErrLost and the Loss is known, and
-// err otherwise.
+// explained returns err, the error of a release. But if err is ErrLost and the hold's Loss is
+// known, it returns the Loss instead.
 func (h *hold) explained(c *Client, err error) error {
 	if err != ErrLost {
 		return err

@@ -168,7 +168,7 @@ func (h *hold) isLast(c *Client) bool {
 }
 
 // releaseLater continues an unlock in the background, once no other step of the same hold is under
-// way. why is the reason why the caller stopped waiting.
+// way. The parameter why is the error that made the caller stop waiting.
 func (h *hold) releaseLater(c *Client, why error) error {
 	s := c.lock()
 	defer c.unlock()
@@ -315,8 +315,8 @@ func (d departure) carryOut(
 	return err
 }
 
-// released is called after a last release, whatever its result. It decides when waiting calls of
-// this client ask for the lock.
+// released processes the result of a last release, even if the release failed. It decides when
+// waiting calls of this client ask for the lock.
 func (d departure) released(c *Client, res backend.ReleaseResult, err error) {
 	s := c.lock()
 	defer c.unlock()

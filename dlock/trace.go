@@ -325,9 +325,9 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 	return e.Err
 }
 
-// release performs one release of a hold on behalf of the client itself, rather than of a caller.
-// Plain readers of one Locker can't be told apart. If another of them has already released this
-// hold, one of their other holds is released instead. If there is none, release returns errAgain.
+// release performs one release of a hold for the client itself, not for a caller. Plain readers of
+// one Locker can't be told apart. If another of them has already released this hold, one of their
+// other holds is released instead. If there is none, release returns errAgain.
 func (h *hold) release(ctx context.Context, c *Client) error {
 	for {
 		err := h.releaseQuietly(ctx, c)

@@ -248,8 +248,8 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 	}
 }
 
-// seeReads finds out who reads and who writes. It reads the keys that an attempt to write reads,
-// and returns such an attempt and the scene.
+// seeReads finds out who reads and who writes. It prepares an attempt to write, reads the keys that
+// this attempt needs, and returns the attempt and the scene.
 func (s *session) seeReads(ctx context.Context, reads *attempt) (*attempt, scene, error) {
 	a := &attempt{id: writeOf(reads.id)}
 	s.excludeOthers(a)

@@ -12,8 +12,8 @@ import (
 )
 
 // A watchedLine records what a subscription knows about a fair lock, from one look and all later
-// events. With it, a waiting call of this client knows that it holds the lock as soon as the event
-// arrives that freed the lock.
+// events. So from the event that freed the lock, a waiting call of this client can learn that it
+// now holds the lock.
 type watchedLine struct {
 	session *session
 	name    string
