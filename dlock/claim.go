@@ -368,7 +368,7 @@ func (h *hold) drop(s *state) {
 	o.tidy(s)
 }
 
-// vacate is called when a hold is released. It lets the next plain call lock the hold's Locker.
+// vacate lets the next plain call lock the hold's Locker. It is called when the hold is released.
 func (h *hold) vacate(s *state) {
 	v := h.variable()
 	if v == nil || v.hold != h {

@@ -37,10 +37,10 @@ type command struct {
 // server has the whole command.
 type lastArgument struct {
 	text string
-	// writes counts how many times the argument was written. The value recalled means that the
-	// command must no longer be written.
+	// writes counts how many times the argument was written. It is set to the constant recalled if
+	// the command must no longer be written.
 	writes atomic.Int32
-	// shown is set once a hook has the text, and might send it.
+	// shown is set once a hook has read the text, because the hook might send it.
 	shown atomic.Bool
 }
 

@@ -164,7 +164,7 @@ func knows(l *dlock.LockInfo, client string) bool {
 		})
 }
 
-// renewed is called after each round of renewals.
+// renewed passes the result of a round of renewals to s.renewals. It doesn't block.
 func (s *holding) renewed(e dlock.RenewDone) {
 	select {
 	case s.renewals <- e:

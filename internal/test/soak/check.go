@@ -101,8 +101,8 @@ type ledger struct {
 
 const memory = time.Minute
 
-// A loss is an outage in which the store lost all its data. The store stopped between the first two
-// of these times, and by the third it was running again, without data.
+// A loss is an outage in which the store lost all its data. The store stopped between the times
+// from and dead. At the time until, it was running again, without data.
 type loss struct{ from, dead, until time.Duration }
 
 // maxLosses is the number of losses that the checker remembers.
