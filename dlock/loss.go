@@ -203,7 +203,8 @@ func (cl *claim) foundGone(s *state) {
 	})
 }
 
-// look asks the store, in the background, whether it still has a claim. If not, the claim ends.
+// look asks the store, in the background, whether a claim still exists. If it doesn't, the claim is
+// lost.
 func (cl *claim) look(s *state) {
 	s.background(func(c *Client) { cl.confirm(c.ctx, c, (*claim).foundGone) })
 }

@@ -136,7 +136,8 @@ func (h *hold) budget(now instant) time.Duration {
 }
 
 // releaseContext returns a context for a release. The release goes ahead even if the caller's
-// context has ended, or is the context of the hold, which ends when the release begins.
+// context has ended. It also goes ahead if that is the context of the hold, which ends when the
+// last release begins.
 func (h *hold) releaseContext(
 	ctx context.Context, c *Client, last bool,
 ) (context.Context, context.CancelFunc) {

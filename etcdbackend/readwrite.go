@@ -346,7 +346,7 @@ func (s *session) last(ctx context.Context, leases []int64) (last time.Duration,
 	return last, err
 }
 
-// A timeLeft is the remaining time of a lease in seconds, and its granted length.
+// A timeLeft contains the remaining time and the granted time of a lease, in seconds.
 type timeLeft struct{ seconds, granted int64 }
 
 func (s *session) remainingAll(ctx context.Context, leases []int64) ([]timeLeft, error) {

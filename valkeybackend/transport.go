@@ -250,8 +250,9 @@ func unanswered(ctx context.Context, err error) answer {
 // context is no longer needed. The context has no deadline but is canceled at the deadline of ctx.
 // If the context had a deadline, valkey-go would set the same deadline on the connection, and close
 // the connection when the deadline passes. Then other callers' commands on that connection would
-// fail. There is another reason if the context is used for dialing: other callers may wait for the
-// same connection, and a cancellation tells them that the dialer itself didn't time out.
+// fail. A cancellation is also better than a deadline if the context is used for dialing. Other
+// callers might be waiting for the same connection, and can tell from a cancellation that the
+// dialer itself didn't time out.
 func share(ctx context.Context) (shared context.Context, done func()) {
 	if _, ok := ctx.Deadline(); !ok {
 		return ctx, func() {}

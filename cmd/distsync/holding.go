@@ -211,7 +211,7 @@ func (s *holding) finish(err error) error {
 	return err
 }
 
-// tell reports an event. If fill isn't nil, it adds details.
+// tell reports an event. The function fill adds details, unless it is nil.
 func (s *holding) tell(event string, fill func(*progress)) {
 	p := &progress{Time: time.Now(), nameJSON: jsonName(s.name), Event: event}
 	if fill != nil {

@@ -10,11 +10,11 @@ import (
 )
 
 // strangers records the clients that held a session's locks recently, and whether each is a client
-// of Redisson. In its turn, one of our clients may pass the lock from one of its calls to the next
-// for a while, whereas a client of Redisson gets the lock only once per turn. To share the lock
-// fairly, a client that hands locks over must therefore know how many of the waiting clients are
-// Redisson's: see [backend.ReleaseResult]. A client that waits for a lock learns this by asking for
-// the lock's holders from time to time, in the same round trip as an attempt to acquire.
+// of Redisson. During its turn, one of our clients can pass the lock from one of its calls to the
+// next for a while, whereas a client of Redisson gets the lock only once per turn. To share the
+// lock fairly, a client that hands locks over must therefore know how many of the waiting clients
+// are Redisson's: see [backend.ReleaseResult]. A client that waits for a lock learns this by asking
+// for the lock's holders from time to time, in the same round trip as an attempt to acquire.
 type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance
@@ -58,11 +58,11 @@ const (
 	mostOwn = 256
 )
 
-// hashed asks for the holders of a lock that is stored as a hash. The answer is empty if the hash
-// has ten fields or more.
+// hashed returns the command that lists the holders of a lock that is stored as a hash. The list is
+// empty if the hash has ten fields or more.
 func hashed(name string) Command { return call(hashedScript, 1, name).byText() }
 
-// permitted asks for the ids of the ten acquired permits that expire first.
+// permitted returns the command that lists the ids of the ten acquired permits that expire first.
 func permitted(name string) Command { return call(permittedScript, 1, ids(name)).byText() }
 
 var (
