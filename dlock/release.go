@@ -382,9 +382,9 @@ func (cl *claim) staysTaken(s *state) {
 	}
 }
 
-// lastRelease returns the request for the last release of a claim. If the lock is to stay taken,
-// the request says so, even when it repeats a release because the store's count was higher than the
-// client's.
+// lastRelease returns the request for the last release of a claim. If the lock must stay taken for
+// a while, the request says so. This is also true of a request that repeats a release because the
+// store's count was higher than the client's.
 func (cl *claim) lastRelease(set *settings, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
 	if left := cl.Left(set.now()); left > 0 {

@@ -95,7 +95,7 @@ const (
 // String returns the name of the outcome: "acquired", "timeout", "canceled" or "error".
 func (o Outcome) String() string { return [...]string{"acquired", "timeout", "canceled", "error"}[o] }
 
-// Via is how a caller got a lock.
+// Via says how a caller acquired a lock.
 type Via uint8
 
 // Ways in which a lock is acquired.

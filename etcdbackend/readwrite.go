@@ -130,8 +130,8 @@ func none(kvs []*mvccpb.KeyValue) error {
 	return nil
 }
 
-// mistaken returns an error if an attempt was refused because the hold's key is missing, and a lock
-// of another kind uses the name (see conflicts).
+// mistaken returns an error if a lock of another kind uses the name. It checks this, by calling
+// conflicts, only if an attempt was refused and the hold's key is missing.
 func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
 	if !key.free() || a.seen == nil {
 		return nil

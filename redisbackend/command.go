@@ -185,7 +185,7 @@ func wrap(ctx context.Context, args []any, keyPos int8) *command {
 	c := &command{Cmd: redis.NewCmd(ctx, args...)}
 	c.SetVal(noReply{})
 	c.SetFirstKeyPos(keyPos)
-	// Without a step count, a ClusterClient sends a COMMAND to learn it.
+	// Otherwise a ClusterClient would send a COMMAND to learn the step count.
 	c.SetStepCount(1)
 	return c
 }

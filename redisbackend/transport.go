@@ -72,7 +72,8 @@ func (t *transport) Node(ctx context.Context, key string) (string, error) {
 	return node.Options().Addr, nil
 }
 
-// Masters returns the cluster's masters. ForEachMaster asks the cluster for them if necessary.
+// Masters returns the addresses of the cluster's masters. If the client doesn't know its masters
+// yet, ForEachMaster asks the cluster for them.
 func (t *transport) Masters(ctx context.Context) ([]string, error) {
 	var mu sync.Mutex
 	var addrs []string
@@ -185,8 +186,8 @@ func (t *transport) pipeline(ctx context.Context, client redis.UniversalClient, 
 }
 
 // learn makes a ClusterClient reload its map of slots if a command got no answer, or went to the
-// wrong server. By itself, go-redis reloads the map only when it retries commands and, by default,
-// once a minute.
+// wrong server. Without this, go-redis would reload the map only when it retries a command and, by
+// default, once a minute.
 func (t *transport) learn(ctx context.Context, cmds ...*command) {
 	if t.cluster != nil && slices.ContainsFunc(cmds, (*command).astray) {
 		t.cluster.ReloadState(ctx)

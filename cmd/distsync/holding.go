@@ -109,8 +109,8 @@ func (s *holding) explained(c *dlock.Client, err error) error {
 	return fmt.Errorf("%w: %s has it", err, printable(info.Holders[0].ID))
 }
 
-// interruptible makes the first signal cancel a context by calling interrupt. Once the returned
-// function end has been called, signals no longer do that. end can be called more than once.
+// interruptible calls interrupt, which cancels a context, when the first signal arrives. The
+// returned function stops this. It can be called more than once.
 func (s *holding) interruptible(interrupt context.CancelCauseFunc) (end func()) {
 	over, idle := make(chan struct{}), make(chan struct{})
 	go func() {

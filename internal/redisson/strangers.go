@@ -71,7 +71,7 @@ var (
 	permittedScript = newScript(`return redis.call('zrange', KEYS[1], 0, 9);`)
 )
 
-// redissonOwner matches Redisson's owner strings: a UUID and the number of a thread.
+// redissonOwner matches Redisson's owner strings: a UUID and a thread number.
 var redissonOwner = regexp.MustCompile(
 	`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+(:write)?$`)
 

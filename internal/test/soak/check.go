@@ -178,8 +178,8 @@ func (l *ledger) forget(before time.Duration) {
 	l.holds = slices.Delete(l.holds, 0, n)
 }
 
-// lookBack is the number of earlier holds with which a hold is compared. Any hold that began before
-// all of these ended long ago.
+// lookBack is the number of earlier holds with which a hold is compared. Older holds ended long
+// ago.
 const lookBack = 256
 
 // judge compares a hold with the holds around it.
