@@ -24,7 +24,7 @@ type hold struct {
 	site        site          // the place that acquired it
 	count       int32         // unlocks left until it ends; the store's count may differ
 	renewedFrom int32         // the hold is renewed while count is at least this; if 0, never
-	later       time.Duration // how long after its claim the hold began
+	later       time.Duration // how much later than its claim the hold began
 	watchers    *watchers     // nil if nothing waits for its end
 }
 
@@ -503,9 +503,9 @@ func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
 	}
 }
 
-// lookRequest returns the request that asks whether the store has the claim. If the store has lost
-// the claim, it might also have forgotten the semaphore's limit. So the request doesn't rely on
-// that limit, but specifies the claim's own number of permits as the limit.
+// lookRequest returns the request that asks the store whether the claim still exists. If it
+// doesn't, the store might also have forgotten the semaphore's limit. So the request doesn't rely
+// on that limit, but specifies the claim's own number of permits as the limit.
 func (cl *claim) lookRequest() backend.LookRequest {
 	req := backend.LookRequest{Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner}
 	n, _ := cl.permits()

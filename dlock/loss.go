@@ -251,7 +251,8 @@ func (h *hold) newLoss(s *state, w why) *Loss {
 // mostLosses is the number of losses that a client remembers for [Client.Losses].
 const mostLosses = 64
 
-// recordLoss records a loss. It returns the error that becomes the cause of the hold's contexts.
+// recordLoss records a loss. It returns the error that becomes the cancellation cause of the hold's
+// contexts.
 func (h *hold) recordLoss(s *state, l *Loss) error {
 	h.watched().loss = l
 	s.lostHolds.Add(1)

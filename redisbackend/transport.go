@@ -16,7 +16,7 @@ import (
 // transport sends commands with a go-redis client.
 type transport struct {
 	client redis.UniversalClient
-	// cluster is the same as the field client if that is a ClusterClient, and nil otherwise.
+	// cluster is the value of the field client if that is a ClusterClient, and nil otherwise.
 	cluster *redis.ClusterClient
 	// sender lets steps share round trips. If it is nil, each step has its own.
 	sender *gather.Sender[*command, *command]
@@ -60,8 +60,8 @@ func (t *transport) SendBatch(ctx context.Context, cmds []redisson.Command) []re
 	return replies(all)
 }
 
-// Reach returns nil, since each command records whether it was sent. So there is no need to check
-// the server first.
+// Reach returns nil. There is no need to check the server first, since each command records whether
+// it was sent.
 func (t *transport) Reach(context.Context, string) error { return nil }
 
 func (t *transport) Node(ctx context.Context, key string) (string, error) {

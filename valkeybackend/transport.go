@@ -184,7 +184,7 @@ func (a answer) left() bool { return a.noDial != nil && errors.Is(a.noDial, cont
 func (t *transport) sendOver(
 	ctx context.Context, client valkey.Client, cmds []valkey.Completed,
 ) []answer {
-	// This context can't end. Otherwise the client might send more commands, to clean up.
+	// If the context could end, the client might then send more commands, to clean up.
 	ctx = context.WithoutCancel(ctx)
 	conn, release := client.Dedicate()
 	defer release()
