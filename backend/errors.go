@@ -58,7 +58,7 @@ const (
 // Error is the error of a step, together with its kind.
 type Error struct {
 	Kind ErrorKind
-	// Err is the error in the store's own words. It is never nil.
+	// Err is the underlying error, such as one of the store's client library. It is never nil.
 	Err error
 }
 

@@ -2,9 +2,9 @@ package backend
 
 import "context"
 
-// Latcher is an optional interface of a [Session] whose store has count-down latches. A latch has a
-// name. It is closed while it has a count, and open otherwise. A count has no lease: it stays until
-// it reaches zero.
+// Latcher is an optional interface of a [Session] whose store has count-down latches. A latch is
+// identified by a name. It is closed while it has a count, and open otherwise. A count has no
+// lease, so it remains until it reaches zero.
 //
 // If the session is also a [Notifier], waiters subscribe with the kind [Latch], and are woken when
 // the latch opens. In all other respects, the rules for locks apply to latches as well.

@@ -15,9 +15,10 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A usage holds the number of commands and the CPU time of a server so far.
+// A usage contains the number of commands that clients have sent to a server, and the CPU time that
+// the server has used.
 type usage struct {
-	commands float64 // that clients have sent
+	commands float64
 	cpu      time.Duration
 }
 

@@ -27,7 +27,7 @@ func (p party) available(name string, limit, want int) {
 }
 
 // waits checks that an Acquire is refused because too few permits are left. If the store reports
-// how long it takes until more become available, that time must agree with the term x of the hold
+// how long it takes until more become available, that time must agree with x, the term of the hold
 // that ends first.
 func (p party) waits(name string, x term) {
 	p.e.Helper()

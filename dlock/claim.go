@@ -23,8 +23,8 @@ type hold struct {
 	told        bool          // whether its end must be reported to the traces
 	site        site          // the place that acquired it
 	count       int32         // unlocks left until it ends; the store's count may differ
-	renewedFrom int32         // the hold is renewed while count is at least this; 0: never
-	later       time.Duration // how long after its claim the hold began
+	renewedFrom int32         // the hold is renewed while count is at least this; if 0, never
+	later       time.Duration // how much later than its claim the hold began
 	watchers    *watchers     // nil if nothing waits for its end
 }
 
@@ -79,7 +79,7 @@ type more struct {
 	holds int    // the number of holds that share the claim and aren't released
 	joins uint64 // the number of joins so far
 	lent  alarm  // rings when readers can no longer share the write lock
-	under *hold  // for a read lock taken under a write: the write hold, until that ends
+	under *hold  // for a read lock taken under a write: the write hold, until it ends
 	inner *claim // for a write lock: the claim of the reads under it, even after they end
 	other *claim // during a downgrade: a claim that the store might list instead of this one
 
@@ -368,7 +368,7 @@ func (h *hold) drop(s *state) {
 	o.tidy(s)
 }
 
-// vacate is called when a hold is released. It lets the next plain call lock the hold's Locker.
+// vacate lets the next plain call lock the hold's Locker. It is called when the hold is released.
 func (h *hold) vacate(s *state) {
 	v := h.variable()
 	if v == nil || v.hold != h {
@@ -503,9 +503,9 @@ func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
 	}
 }
 
-// lookRequest returns the request that asks whether the store has the claim. If the store has lost
-// the claim, it might also have forgotten the semaphore's limit. So the request doesn't rely on
-// that limit, but specifies the claim's own number of permits as the limit.
+// lookRequest returns the request that asks the store whether the claim still exists. If it
+// doesn't, the store might also have forgotten the semaphore's limit. So the request doesn't rely
+// on that limit, but specifies the claim's own number of permits as the limit.
 func (cl *claim) lookRequest() backend.LookRequest {
 	req := backend.LookRequest{Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner}
 	n, _ := cl.permits()

@@ -159,7 +159,7 @@ func (cl *claim) stoodStill(s *state, now instant) time.Duration {
 	return 0
 }
 
-// next returns when the first alarm is due, or now if that is earlier.
+// next returns the time at which the first alarm is due, or now if that is earlier.
 func (a *alarms) next(now instant) instant {
 	if len(a.heap) == 0 {
 		return now
@@ -203,7 +203,8 @@ func (cl *claim) foundGone(s *state) {
 	})
 }
 
-// look asks the store, in the background, whether it still has a claim. If not, the claim ends.
+// look asks the store, in the background, whether a claim still exists. If it doesn't, the claim is
+// lost.
 func (cl *claim) look(s *state) {
 	s.background(func(c *Client) { cl.confirm(c.ctx, c, (*claim).foundGone) })
 }
@@ -250,7 +251,8 @@ func (h *hold) newLoss(s *state, w why) *Loss {
 // mostLosses is the number of losses that a client remembers for [Client.Losses].
 const mostLosses = 64
 
-// recordLoss records a loss. It returns the error that becomes the cause of the hold's contexts.
+// recordLoss records a loss. It returns the error that becomes the cancellation cause of the hold's
+// contexts.
 func (h *hold) recordLoss(s *state, l *Loss) error {
 	h.watched().loss = l
 	s.lostHolds.Add(1)
@@ -309,8 +311,8 @@ func (h *hold) ended() error {
 	return err
 }
 
-// explained returns the error of a release: the Loss, if err is ErrLost and the Loss is known, and
-// err otherwise.
+// explained returns err, the error of a release. But if err is ErrLost and the hold's Loss is
+// known, it returns the Loss instead.
 func (h *hold) explained(c *Client, err error) error {
 	if err != ErrLost {
 		return err

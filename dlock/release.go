@@ -136,7 +136,8 @@ func (h *hold) budget(now instant) time.Duration {
 }
 
 // releaseContext returns a context for a release. The release goes ahead even if the caller's
-// context has ended, or is the context of the hold, which ends when the release begins.
+// context has ended. It also goes ahead if that is the context of the hold, which ends when the
+// last release begins.
 func (h *hold) releaseContext(
 	ctx context.Context, c *Client, last bool,
 ) (context.Context, context.CancelFunc) {
@@ -168,7 +169,7 @@ func (h *hold) isLast(c *Client) bool {
 }
 
 // releaseLater continues an unlock in the background, once no other step of the same hold is under
-// way. why is the reason why the caller stopped waiting.
+// way. The parameter why is the error that made the caller stop waiting.
 func (h *hold) releaseLater(c *Client, why error) error {
 	s := c.lock()
 	defer c.unlock()
@@ -277,11 +278,11 @@ func (d departure) free(ctx context.Context, c *Client) error {
 // A departure is the last release of a claim, in progress.
 type departure struct {
 	h     *hold
-	q     *queue // the lock's queue, if calls waited in it when the release began; or nil
+	q     *queue // the lock's queue; nil if no calls waited in it when the release began
 	began instant
 	lease time.Duration
 	ask   bool   // ask the store how many clients wait
-	inner *claim // the claim for the party's read locks, which is released first; or nil
+	inner *claim // the claim for the party's read locks, to be released first; nil if none
 }
 
 // depart begins the last release of a hold's claim.
@@ -315,8 +316,8 @@ func (d departure) carryOut(
 	return err
 }
 
-// released is called after a last release, whatever its result. It decides when waiting calls of
-// this client ask for the lock.
+// released processes the result of a last release, even if the release failed. It decides when
+// waiting calls of this client ask for the lock.
 func (d departure) released(c *Client, res backend.ReleaseResult, err error) {
 	s := c.lock()
 	defer c.unlock()
@@ -381,9 +382,9 @@ func (cl *claim) staysTaken(s *state) {
 	}
 }
 
-// lastRelease returns the request for the last release of a claim. If the lock is to stay taken,
-// the request says so, even when it repeats a release because the store's count was higher than the
-// client's.
+// lastRelease returns the request for the last release of a claim. If the lock must stay taken for
+// a while, the request says so. This is also true of a request that repeats a release because the
+// store's count was higher than the client's.
 func (cl *claim) lastRelease(set *settings, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
 	if left := cl.Left(set.now()); left > 0 {

@@ -35,11 +35,11 @@ type Semaphore struct {
 	permits int
 }
 
-// Semaphore returns a semaphore with the given name and number of permits. The number 0 is for a
-// semaphore that a Java program has set up. It means the number that was last stored. In memory and
-// on etcd that number is forgotten when no permit is taken. On Redis and Valkey it stays. Semaphore
-// panics if permits is negative. If the store has no semaphores, every error wraps
-// [errors.ErrUnsupported].
+// Semaphore returns a semaphore with the given name and number of permits. A number of 0 means the
+// number that the store has recorded. It is for a semaphore that a Java program has set up. In
+// memory and on etcd, the recorded number is forgotten when no permits are taken. On Redis and
+// Valkey, it is kept. Semaphore panics if permits is negative. If the store has no semaphores,
+// every error wraps [errors.ErrUnsupported].
 func (c *Client) Semaphore(name string, permits int) *Semaphore {
 	if permits < 0 {
 		panic(fmt.Sprintf("dlock: a Semaphore with %d permits", permits))
@@ -99,8 +99,8 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 // Name returns the semaphore's name.
 func (s *Semaphore) Name() string { return s.mustBeMade().name }
 
-// nobody, the zero Owner, is the party of every hold of permits. The party doesn't matter there: a
-// release finds its permits through the hold.
+// nobody, the zero Owner, is the party of every hold of permits. The party of such a hold doesn't
+// matter, since a release finds its permits through the hold.
 var nobody party = Owner{}
 
 // enter acquires permits for a new holder.

@@ -147,7 +147,8 @@ func (t *together) keep() {
 	}
 }
 
-// keepFromNow keeps the lock of a hold taken for d from now on, and tells the store at once.
+// keepFromNow makes the hold's lock stay taken for at least d, counted from now. It sends the
+// change to the store at once.
 func (h *hold) keepFromNow(c *Client, d time.Duration) {
 	s := c.lock()
 	defer c.unlock()
@@ -399,7 +400,7 @@ func atOnce(tasks []func()) {
 	tasks[0]()
 }
 
-// tasks returns the tasks of a round for the parts of one client, which can run concurrently.
+// tasks returns the tasks of a round for the parts of one client. The tasks can run concurrently.
 func (r *round) tasks(c *Client, parts []*part) (tasks []func()) {
 	switch {
 	case c.store.Prompt():
@@ -478,7 +479,7 @@ func (p *part) settle(ctx context.Context) {
 }
 
 // cutShort returns the error of an attempt that was cut short by the end of its round or of the
-// call. If the call has ended, the parameter why gives the reason. Otherwise it is nil.
+// call. The parameter why is the reason for the end of the call, or nil if the call hasn't ended.
 func (p *part) cutShort(why error) error {
 	switch {
 	case why == nil:

@@ -95,7 +95,7 @@ const (
 // String returns the name of the outcome: "acquired", "timeout", "canceled" or "error".
 func (o Outcome) String() string { return [...]string{"acquired", "timeout", "canceled", "error"}[o] }
 
-// Via is how a caller got a lock.
+// Via says how a caller acquired a lock.
 type Via uint8
 
 // Ways in which a lock is acquired.
@@ -207,8 +207,8 @@ type counts struct {
 	renewed, failed counter
 }
 
-// begins calls the traces' AcquireStart functions one after another, passing the context that one
-// returns to the next. It returns the last context.
+// begins calls the traces' AcquireStart functions in order, each with the context that the previous
+// one returned. It returns the last context.
 func (a *acquisition) begins(ctx context.Context) context.Context {
 	for i := range a.client.traces {
 		if f := a.client.traces[i].AcquireStart; f != nil {
@@ -325,9 +325,9 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 	return e.Err
 }
 
-// release performs one release of a hold on behalf of the client itself, rather than of a caller.
-// Plain readers of one Locker can't be told apart. If another of them has already released this
-// hold, one of their other holds is released instead. If there is none, release returns errAgain.
+// release performs one release of a hold for the client itself, not for a caller. Plain readers of
+// one Locker can't be told apart. If another of them has already released this hold, one of their
+// other holds is released instead. If there is none, release returns errAgain.
 func (h *hold) release(ctx context.Context, c *Client) error {
 	for {
 		err := h.releaseQuietly(ctx, c)

@@ -85,8 +85,8 @@ func (s *session) excludeOthers(a *attempt) {
 	a.look = []*pb.RequestOp{beside.findOp(limit)}
 }
 
-// conflicts is called when a hold has no key. It returns an error if a lock of another kind uses
-// the name.
+// conflicts returns an error if a lock of another kind uses the name. It is called when the key of
+// a hold is missing.
 func (s *session) conflicts(ctx context.Context, a *attempt) error {
 	name := a.id.name
 	lock, unshared := rangeOp(s.store.key(name)), s.store.unshared(name).findOp(1)
@@ -130,8 +130,8 @@ func none(kvs []*mvccpb.KeyValue) error {
 	return nil
 }
 
-// mistaken returns an error if an attempt was refused because the hold's key is missing, and a lock
-// of another kind uses the name (see conflicts).
+// mistaken returns an error if a lock of another kind uses the name. It checks this, by calling
+// conflicts, only if an attempt was refused and the hold's key is missing.
 func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
 	if !key.free() || a.seen == nil {
 		return nil
@@ -248,8 +248,8 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 	}
 }
 
-// seeReads finds out who reads and who writes. It reads the keys that an attempt to write reads,
-// and returns such an attempt and the scene.
+// seeReads finds out who reads and who writes. It prepares an attempt to write, reads the keys that
+// this attempt needs, and returns the attempt and the scene.
 func (s *session) seeReads(ctx context.Context, reads *attempt) (*attempt, scene, error) {
 	a := &attempt{id: writeOf(reads.id)}
 	s.excludeOthers(a)
@@ -333,8 +333,8 @@ func (s *session) longest(ctx context.Context, leases []int64) time.Duration {
 	return left
 }
 
-// last returns the time until the last of the given leases expires. It is negative if a lease is 0,
-// which stands for a hold that never ends.
+// last returns the time until the last of the given leases expires. It is negative if one of the
+// leases is 0, because that hold never ends.
 func (s *session) last(ctx context.Context, leases []int64) (last time.Duration, err error) {
 	left, err := s.remainingAll(ctx, leases)
 	for i := range left {
@@ -346,7 +346,7 @@ func (s *session) last(ctx context.Context, leases []int64) (last time.Duration,
 	return last, err
 }
 
-// A timeLeft is the remaining time of a lease in seconds, and its granted length.
+// A timeLeft contains the remaining time and the granted time of a lease, in seconds.
 type timeLeft struct{ seconds, granted int64 }
 
 func (s *session) remainingAll(ctx context.Context, leases []int64) ([]timeLeft, error) {

@@ -25,10 +25,11 @@ const (
 	lineRole role = "line"
 )
 
-// beside reports whether each owner in a role has its own key, separate from the lock's key.
+// beside reports whether each owner with this role has a key of its own, separate from the lock's
+// key.
 func (r role) beside() bool { return r != lockRole && r != writeRole }
 
-// waits reports whether a role belongs to waiters, whose keys have no count.
+// waits reports whether a role is for waiters, whose keys contain no count.
 func (r role) waits() bool { return r == noteRole || r == lineRole }
 
 // A record is the contents of a hold's key. The zero value stands for a missing key.
@@ -37,20 +38,21 @@ type record struct {
 	count   int
 	rev     int64 // the revision at which the key was last changed
 	created int64 // the revision at which it was created
-	lease   int64 // the lease of the key; 0 if it has none, and the hold never ends
+	lease   int64 // the key's lease; 0 if it has none, so that the hold never ends
 
-	limit int   // for permits: the semaphore's limit, as their owner stated or found it
-	said  int64 // the revision at which limit was stated; 0 if that is rev
+	limit int   // for permits: the semaphore's limit, as their owner stated it or found it
+	said  int64 // the revision at which limit was stated; 0 if it was stated at rev
 
 	// These fields are set if the owner lost its place in line, came back, and was put at the
-	// front. front numbers the owners that came back together. If the first in line held the lock
-	// at that time, it stays first, and behind is its place.
+	// front. The field front is its number, from 1, among the owners that came back together. If
+	// the first in line held the lock by its place at that time, it stays first, and behind is the
+	// position of its place.
 	front  int
 	behind position
 
-	// These fields are for a note. waited is how long its owner had waited when the note was last
-	// written. first is how long it had waited when the note was created. since is when the wait
-	// began, which only the owner's session knows.
+	// These fields are for a note. waited is the duration of its owner's wait when the note was
+	// last written, and first is the duration when the note was created. since is the time at which
+	// the wait began. Only the owner's session sets it.
 	waited, first time.Duration
 	since         time.Time
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // A watchedLine records what a subscription knows about a fair lock, from one look and all later
-// events. With it, a waiting call of this client knows that it holds the lock as soon as the event
-// arrives that freed the lock.
+// events. So from the event that freed the lock, a waiting call of this client can learn that it
+// now holds the lock.
 type watchedLine struct {
 	session *session
 	name    string
@@ -31,8 +31,8 @@ type watchedLine struct {
 	told   string          // the owner that was last reported as the holder
 }
 
-// watchLine makes a subscription watch the lock's key and all places. Once the server has confirmed
-// the watch, the session looks at these keys.
+// watchLine makes a subscription watch the lock's key and the keys of all places in line. Once the
+// server has confirmed the watch, the session reads these keys.
 func (s *session) watchLine(sub *subscription, req backend.SubscribeRequest) {
 	sub.line = &watchedLine{
 		session: s, name: req.Name, key: sub.key, keys: s.store.keysOf(req.Name, lineRole),

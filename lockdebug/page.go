@@ -69,7 +69,7 @@ func newView(rep *report, q query) *view {
 	return v
 }
 
-// A rows value holds the rows of a table that the page shows.
+// A rows value contains the rows that the page shows in a table.
 type rows[T row] struct {
 	*view
 	id      string // the section's id
@@ -84,8 +84,8 @@ func (r rows[T]) More() int { return r.Matched - len(r.Shown) }
 // every selects all rows of a table.
 func every[T any](T) bool { return true }
 
-// pick returns the rows of a table that the page shows. Of the slice all, the table contains only
-// the elements that satisfy the predicate which.
+// pick returns the rows that the page shows in a table. The whole table consists of the elements of
+// a slice that satisfy a predicate.
 func pick[T row](
 	v *view, id string, all []T, most int, which func(T) bool, columns columns[T],
 ) rows[T] {
@@ -197,7 +197,7 @@ type storeView struct {
 // Ask returns a link to the store's report on one of its locks.
 func (s *storeView) Ask(name string) string { return askURL(s.number, name) }
 
-// few returns how many holders or waiters of a lock the page shows, if the lock has n of them.
+// few returns how many of a lock's n holders or waiters the page shows.
 func (s *storeView) few(n int) int {
 	if s.Name == "" {
 		return min(n, mostInRow)
@@ -205,13 +205,13 @@ func (s *storeView) few(n int) int {
 	return n
 }
 
-// Holders returns the holders of the lock that the page shows.
+// Holders returns the first holders of a lock, as many as the page shows.
 func (s *storeView) Holders(l lock) []holder { return l.Holders[:s.few(len(l.Holders))] }
 
 // Others returns the number of holders that the page doesn't show.
 func (s *storeView) Others(l lock) int { return len(l.Holders) - s.few(len(l.Holders)) + l.More }
 
-// Line returns the waiters in line that the page shows.
+// Line returns the first waiters in line, as many as the page shows.
 func (s *storeView) Line(l lock) []string { return l.Line[:s.few(len(l.Line))] }
 
 // Behind returns the number of waiters in line that the page doesn't show.

@@ -82,7 +82,7 @@ func (d *division) end(e shards.RunEnd) {
 	count(d.ctx, d.ends, 1, d.of(e.Set, endOf(e)))
 }
 
-// endOf returns the value of the attribute reason for a run that has ended.
+// endOf returns the value of the "reason" attribute for a run that has ended.
 func endOf(e shards.RunEnd) string {
 	switch {
 	case e.Cause == nil:

@@ -37,10 +37,10 @@ type command struct {
 // server has the whole command.
 type lastArgument struct {
 	text string
-	// writes counts how many times the argument was written. The value recalled means that the
-	// command must no longer be written.
+	// writes counts how many times the argument was written. It is set to the constant recalled if
+	// the command must no longer be written.
 	writes atomic.Int32
-	// shown is set once a hook has the text, and might send it.
+	// shown is set once a hook has read the text, because the hook might send it.
 	shown atomic.Bool
 }
 
@@ -103,7 +103,7 @@ func (c *command) read() bool {
 	return !not
 }
 
-// unsettled reports whether some write of the command wasn't answered.
+// unsettled reports whether the command was written more often than it was answered.
 func (c *command) unsettled() bool { return c.last.writes.Load() > c.replies }
 
 // disguised reports whether a hook of the client has replaced the last argument. Then the writes of
@@ -185,7 +185,7 @@ func wrap(ctx context.Context, args []any, keyPos int8) *command {
 	c := &command{Cmd: redis.NewCmd(ctx, args...)}
 	c.SetVal(noReply{})
 	c.SetFirstKeyPos(keyPos)
-	// Without a step count, a ClusterClient sends a COMMAND to learn it.
+	// Otherwise a ClusterClient would send a COMMAND to learn the step count.
 	c.SetStepCount(1)
 	return c
 }

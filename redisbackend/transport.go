@@ -16,7 +16,7 @@ import (
 // transport sends commands with a go-redis client.
 type transport struct {
 	client redis.UniversalClient
-	// cluster is the same as the field client if that is a ClusterClient, and nil otherwise.
+	// cluster is the value of the field client if that is a ClusterClient, and nil otherwise.
 	cluster *redis.ClusterClient
 	// sender lets steps share round trips. If it is nil, each step has its own.
 	sender *gather.Sender[*command, *command]
@@ -38,8 +38,8 @@ func (t *transport) SendTogether(ctx context.Context, cmds ...redisson.Command) 
 	return replies(all)
 }
 
-// SendApart sends all commands to the server that serves the first command's key, since a
-// ClusterClient can't find the server of a command without a key.
+// SendApart sends all commands to the server of the first command's key, because a ClusterClient
+// can't choose a server for a command without a key.
 func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
 	node := t.client
 	if t.cluster != nil {
@@ -60,8 +60,8 @@ func (t *transport) SendBatch(ctx context.Context, cmds []redisson.Command) []re
 	return replies(all)
 }
 
-// Reach returns nil, since each command records whether it was sent. So there is no need to check
-// the server first.
+// Reach returns nil. There is no need to check the server first, since each command records whether
+// it was sent.
 func (t *transport) Reach(context.Context, string) error { return nil }
 
 func (t *transport) Node(ctx context.Context, key string) (string, error) {
@@ -72,7 +72,8 @@ func (t *transport) Node(ctx context.Context, key string) (string, error) {
 	return node.Options().Addr, nil
 }
 
-// Masters returns the cluster's masters. ForEachMaster asks the cluster for them if necessary.
+// Masters returns the addresses of the cluster's masters. If the client doesn't know its masters
+// yet, ForEachMaster asks the cluster for them.
 func (t *transport) Masters(ctx context.Context) ([]string, error) {
 	var mu sync.Mutex
 	var addrs []string
@@ -174,8 +175,8 @@ func (t *transport) pipeline(ctx context.Context, client redis.UniversalClient, 
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd) // returns no error, since it only queues
 	}
-	// Exec returns the first error of the commands. But if the server refuses the connection with
-	// an error reply to the greeting, go-redis sets no command's error.
+	// Exec returns the first error of the commands. But if the server answers the greeting of a
+	// connection with an error, go-redis doesn't set the commands' errors.
 	if _, err := pipe.Exec(ctx); err != nil && !slices.ContainsFunc(cmds, (*command).answered) {
 		for _, cmd := range cmds {
 			cmd.SetErr(err)
@@ -185,8 +186,8 @@ func (t *transport) pipeline(ctx context.Context, client redis.UniversalClient, 
 }
 
 // learn makes a ClusterClient reload its map of slots if a command got no answer, or went to the
-// wrong server. By itself, go-redis reloads the map only when it retries commands and, by default,
-// once a minute.
+// wrong server. Without this, go-redis would reload the map only when it retries a command and, by
+// default, once a minute.
 func (t *transport) learn(ctx context.Context, cmds ...*command) {
 	if t.cluster != nil && slices.ContainsFunc(cmds, (*command).astray) {
 		t.cluster.ReloadState(ctx)

@@ -184,7 +184,7 @@ func (a answer) left() bool { return a.noDial != nil && errors.Is(a.noDial, cont
 func (t *transport) sendOver(
 	ctx context.Context, client valkey.Client, cmds []valkey.Completed,
 ) []answer {
-	// This context can't end. Otherwise the client might send more commands, to clean up.
+	// If the context could end, the client might then send more commands, to clean up.
 	ctx = context.WithoutCancel(ctx)
 	conn, release := client.Dedicate()
 	defer release()
@@ -234,9 +234,9 @@ func answered(result valkey.ValkeyResult) answer {
 	return answer{Reply: redisson.Reply{Err: asUnknown(err)}, read: true}
 }
 
-// unanswered returns the answer for a command without a reply. The error may come from the
-// program's own functions that dial or supply credentials, and these may query a Valkey server,
-// too. So even if err wraps valkey-go's error for a null or an error reply, that wasn't the reply
+// unanswered returns the answer for a command without a reply. The error may come from one of the
+// program's functions that dial or supply credentials. Such a function might itself query a Valkey
+// server. So even if err wraps valkey-go's error for a null or an error reply, it isn't the reply
 // to the command.
 func unanswered(ctx context.Context, err error) answer {
 	kind, noDial := clientError(err), dialError(err)
@@ -250,8 +250,9 @@ func unanswered(ctx context.Context, err error) answer {
 // context is no longer needed. The context has no deadline but is canceled at the deadline of ctx.
 // If the context had a deadline, valkey-go would set the same deadline on the connection, and close
 // the connection when the deadline passes. Then other callers' commands on that connection would
-// fail. There is another reason if the context is used for dialing: other callers may wait for the
-// same connection, and a cancellation tells them that the dialer itself didn't time out.
+// fail. A cancellation is also better than a deadline if the context is used for dialing. Other
+// callers might be waiting for the same connection, and can tell from a cancellation that the
+// dialer itself didn't time out.
 func share(ctx context.Context) (shared context.Context, done func()) {
 	if _, ok := ctx.Deadline(); !ok {
 		return ctx, func() {}

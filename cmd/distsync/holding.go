@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A holding waits for a lock, holds it and reports events. It is for the commands "run" and "hold".
+// A holding waits for a lock, holds it and reports events. The commands "run" and "hold" use it.
 type holding struct {
 	taker    *taker
 	name     string
@@ -109,8 +109,8 @@ func (s *holding) explained(c *dlock.Client, err error) error {
 	return fmt.Errorf("%w: %s has it", err, printable(info.Holders[0].ID))
 }
 
-// interruptible makes the first signal cancel a context by calling interrupt. Once the returned
-// function end has been called, signals no longer do that. end can be called more than once.
+// interruptible calls interrupt, which cancels a context, when the first signal arrives. The
+// returned function stops this. It can be called more than once.
 func (s *holding) interruptible(interrupt context.CancelCauseFunc) (end func()) {
 	over, idle := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -164,7 +164,7 @@ func knows(l *dlock.LockInfo, client string) bool {
 		})
 }
 
-// renewed is called after each round of renewals.
+// renewed passes the result of a round of renewals to s.renewals. It doesn't block.
 func (s *holding) renewed(e dlock.RenewDone) {
 	select {
 	case s.renewals <- e:
@@ -211,7 +211,7 @@ func (s *holding) finish(err error) error {
 	return err
 }
 
-// tell reports an event. If fill isn't nil, it adds details.
+// tell reports an event. The function fill adds details, unless it is nil.
 func (s *holding) tell(event string, fill func(*progress)) {
 	p := &progress{Time: time.Now(), nameJSON: jsonName(s.name), Event: event}
 	if fill != nil {

@@ -119,8 +119,8 @@ func (l *lister) fields(name string, t *types.Struct) {
 	}
 }
 
-// methods adds the exported methods of a method set, which contains those of embedded types, too.
-// It leaves out the methods that are also in the second set, which can be nil.
+// methods adds the exported methods of a method set, including the promoted methods of embedded
+// types. It leaves out all methods that are also in the second set, which can be nil.
 func (l *lister) methods(name string, set, but *types.MethodSet) {
 	for m := range set.Methods() {
 		if m.Obj().Exported() && (but == nil || but.Lookup(nil, m.Obj().Name()) == nil) {

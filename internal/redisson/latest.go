@@ -14,7 +14,7 @@ type latest struct {
 	until       time.Time
 }
 
-// is records this lock as the latest one, with its owner, until the given time.
+// is records the latest lock and its owner. The record is valid until the given time.
 func (l *latest) is(name, owner string, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

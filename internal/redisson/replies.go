@@ -124,8 +124,8 @@ func look(req backend.LookRequest) []Command {
 	return []Command{ask("EXISTS", req.Name), ask("HGET", req.Name, field), ask("PTTL", req.Name)}
 }
 
-// looked reads the replies to the commands of look. The result is certain if the lock is free, or
-// if the owner holds it and the key has an expiry.
+// looked reads the replies to the commands that look returns. The result certain is true if the
+// lock is free, or if the owner holds it and the key has an expiry.
 func looked(
 	req backend.LookRequest, replies []Reply,
 ) (res backend.LookResult, certain bool, err error) {

@@ -187,8 +187,8 @@ func (s *session) attempt(
 	return r, res, err
 }
 
-// runLooking runs the script of an attempt to acquire. From time to time it also asks who holds the
-// lock.
+// runLooking runs the script that attempts to acquire a lock. From time to time it also asks who
+// holds the lock, in the same round trip.
 func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRequest) Reply {
 	call := k.acquire(s.Dialect, req)
 	if k.untold {

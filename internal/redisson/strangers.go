@@ -10,16 +10,16 @@ import (
 )
 
 // strangers records the clients that held a session's locks recently, and whether each is a client
-// of Redisson. In its turn, one of our clients may pass the lock from one of its calls to the next
-// for a while, whereas a client of Redisson gets the lock only once per turn. To share the lock
-// fairly, a client that hands locks over must therefore know how many of the waiting clients are
-// Redisson's: see [backend.ReleaseResult]. A client that waits for a lock learns this by asking for
-// the lock's holders from time to time, in the same round trip as an attempt to acquire.
+// of Redisson. During its turn, one of our clients can pass the lock from one of its calls to the
+// next for a while, whereas a client of Redisson gets the lock only once per turn. To share the
+// lock fairly, a client that hands locks over must therefore know how many of the waiting clients
+// are Redisson's: see [backend.ReleaseResult]. A client that waits for a lock learns this by asking
+// for the lock's holders from time to time, in the same round trip as an attempt to acquire.
 type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance
-	// own lists the most recent owners of this client. It is used only for the kinds with untold
-	// set.
+	// own lists the most recent owners of this client. It is used only for kinds of lock whose
+	// field untold is true.
 	own []string
 	// next is the index of the owner in own that will be replaced next.
 	next int
@@ -58,11 +58,11 @@ const (
 	mostOwn = 256
 )
 
-// hashed asks for the holders of a lock that is stored as a hash. The answer is empty if the hash
-// has ten fields or more.
+// hashed returns the command that lists the holders of a lock that is stored as a hash. The list is
+// empty if the hash has ten fields or more.
 func hashed(name string) Command { return call(hashedScript, 1, name).byText() }
 
-// permitted asks for the ids of the ten acquired permits that expire first.
+// permitted returns the command that lists the ids of the ten acquired permits that expire first.
 func permitted(name string) Command { return call(permittedScript, 1, ids(name)).byText() }
 
 var (
@@ -71,7 +71,7 @@ var (
 	permittedScript = newScript(`return redis.call('zrange', KEYS[1], 0, 9);`)
 )
 
-// redissonOwner matches Redisson's owner strings: a UUID and the number of a thread.
+// redissonOwner matches Redisson's owner strings: a UUID and a thread number.
 var redissonOwner = regexp.MustCompile(
 	`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+(:write)?$`)
 
@@ -107,7 +107,7 @@ func (s *strangers) due(name string) bool {
 	return true
 }
 
-// asks records that an owner, which belongs to this client, is trying to acquire a lock.
+// asks records that one of this client's owners is trying to acquire a lock.
 func (s *strangers) asks(owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

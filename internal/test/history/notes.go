@@ -17,7 +17,7 @@ type note struct {
 }
 
 // notes returns the notes that steps left behind in the store. A renewed note counts as a new one.
-// A step without an answer doesn't count, since it may have acquired the Write.
+// A step that got no answer doesn't count, since it may have acquired the lock.
 func notes(numbers map[numberKey]*number) (all []*note) {
 	for key, n := range numbers {
 		for _, s := range n.steps {
@@ -78,8 +78,8 @@ func (e *evidence) asked(o *op) bool {
 	return false
 }
 
-// leastBlink is how far apart two arrivals must be, at least, for their order to be known. Stores
-// return and receive times in milliseconds. See Rules.Blink.
+// leastBlink is the minimum time between two arrivals for their order to be known, because stores
+// return and receive times in milliseconds. Rules.Blink can increase this minimum.
 const leastBlink = 5 * time.Millisecond
 
 // overtaken returns an error if a reader got ahead of a writer that had begun to wait before the

@@ -101,8 +101,8 @@ type ledger struct {
 
 const memory = time.Minute
 
-// A loss is an outage in which the store lost all its data. The store stopped between the first two
-// of these times, and by the third it was running again, without data.
+// A loss is an outage in which the store lost all its data. The store stopped between the times
+// from and dead. At the time until, it was running again, without data.
 type loss struct{ from, dead, until time.Duration }
 
 // maxLosses is the number of losses that the checker remembers.
@@ -178,8 +178,8 @@ func (l *ledger) forget(before time.Duration) {
 	l.holds = slices.Delete(l.holds, 0, n)
 }
 
-// lookBack is the number of earlier holds with which a hold is compared. Holds before those ended
-// long ago.
+// lookBack is the number of earlier holds with which a hold is compared. Older holds ended long
+// ago.
 const lookBack = 256
 
 // judge compares a hold with the holds around it.

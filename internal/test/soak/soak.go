@@ -189,8 +189,8 @@ func (s *soak) play(ctx context.Context, seed uint64, length time.Duration) {
 	s.mischief.running.Wait()
 }
 
-// settle ends an episode. Without faults, all waiters must get their locks, and at the end all
-// locks must be free.
+// settle ends an episode once there are no more faults. All waiters must now get their locks, and
+// in the end all locks must be free.
 func (s *soak) settle() {
 	for _, m := range s.members {
 		m.drain()

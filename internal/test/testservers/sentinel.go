@@ -20,7 +20,7 @@ type Sentinel struct {
 
 // RedisSentinel starts a redis-server with replicas, and three sentinels. The sentinels consider
 // the master dead if it hasn't answered for downAfter. Use a long time if the test doesn't kill the
-// master, since a live master on a busy machine may not answer for a while.
+// master, since a live master on a busy machine might not answer for a while.
 func RedisSentinel(t TB, replicas int, downAfter time.Duration) *Sentinel {
 	t.Helper()
 	return sentinel(t, Redis, "redis-server", replicas, downAfter)
