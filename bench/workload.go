@@ -22,7 +22,7 @@ type workload struct {
 	atLeast   time.Duration // minimum duration of a trial, even with -quick
 	points    []point
 	run       func(*lab, contender, point) (values, error)
-	ratioOf   string // key of the metric that is compared with the floor's and the twin's
+	ratioOf   string // key of the metric whose ratios to the floor and the twin are computed
 	charts    []chart
 }
 
@@ -41,7 +41,7 @@ type point struct {
 	trial trial
 
 	processes int           // the number of the contender's processes
-	jvms      int           // number of additional processes, which are JVMs running Redisson
+	jvms      int           // number of additional processes, each a JVM that runs Redisson
 	roundTrip time.Duration // time added to each round trip
 	cause     cause         // why the leader stops leading
 	on        []store       // stores to measure; if empty, all of the workload's

@@ -40,8 +40,8 @@ func campaign(ctx context.Context, store backend.Backend, say func(line)) error 
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	// Run also returns an error when ctx ends. But then this program was told to end, so it hasn't
-	// failed.
+	// Run also returns an error when ctx ends, but that isn't a failure, because this program was
+	// told to end.
 	return nil
 }
 

@@ -121,7 +121,7 @@ func initPostgres(t TB, folder, data string) {
 }
 
 // keptPostgres returns the folder that caches the result of initdb for this program, its user and
-// args. It returns "" if there is no cache.
+// args. It returns "" if the result can't be cached.
 func keptPostgres(t TB, folder string, args []string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()

@@ -112,8 +112,8 @@ func Uncontended(t *testing.T, server *testservers.Server, s Session) {
 		`"EVALSHA" "SHA" "2" "n" `+Quoted("redisson_lock__channel:{n}", 0, 30000, Alice))
 }
 
-// RenewTogether checks that few scripts renew many holds, and that an error of one hold doesn't
-// affect the others.
+// RenewTogether checks that it takes only a few scripts to renew many holds, and that an error for
+// one hold doesn't affect the others.
 func RenewTogether(t *testing.T, server *testservers.Server, s Session) {
 	ctx := t.Context()
 	client := connect(t, server.Addr)
