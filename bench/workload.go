@@ -186,8 +186,8 @@ func measureOnce(l *lab, w workload, c contender, p point) (values, error) {
 	return v, err
 }
 
-// compare computes the ratios of the last round: each contender's metric divided by that of the
-// [floor] and, for our locks, by that of the [twin].
+// compare computes the ratios of the last round. It divides each contender's metric by the
+// [floor]'s and, for our locks, by the [twin]'s.
 func compare(w workload, all []standing) {
 	if w.ratioOf == "" {
 		return

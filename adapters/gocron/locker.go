@@ -219,7 +219,7 @@ func (r *run) forget() {
 
 // Task returns a task whose function is notified when its lock is lost. The function's ctx is
 // derived from the job's context. It ends when the lock is lost, with a cause that wraps
-// [dlock.ErrLost] and is also the job's error. The name must also be that of the job:
+// [dlock.ErrLost] and is also the job's error. The name must also be the job's name:
 //
 //	scheduler.NewJob(definition, locker.Task("report", report), gocron.WithName("report"))
 //

@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A worker runs jobs while it holds the lock.
+// A worker runs jobs under the lock.
 type worker struct {
 	name     string
 	client   *dlock.Client

@@ -380,9 +380,9 @@ func (e *evidence) acquisition(o *op) {
 }
 
 // usurped records that the hold of call o may have ended early, because its client mistook an older
-// hold for a newer one. This happens in the following order: The store grants the lock to another
-// user of the client. That hold is ended by force. The store grants the lock to o, and o returns.
-// Only then does the other user's call get its reply.
+// hold for a newer one. That can happen if another user of the client was granted the lock, that
+// hold was ended by force, o was granted the lock, and o returned before the other user's call got
+// its reply.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
 		if several(o.side) && several(late.side) {
@@ -453,8 +453,8 @@ func (n *number) haunts(o *op) bool {
 // the side. A call that acquires a Write meets both sides. A call that acquires a Read meets only
 // Writes, since readers don't exclude each other. A call that queries or force-unlocks a side meets
 // only the holds of that side, with one exception: on the reading side, it also meets a Write that
-// its own client has handed over. Readers of that client may share the Write. The store doesn't
-// know of them, and their calls may not have returned yet.
+// its own client has handed over. Readers of that client may already share the Write without the
+// store's knowledge, even if their calls haven't returned yet.
 func (o *op) meets(key numberKey, n *number) bool {
 	switch {
 	case !o.shares():
@@ -485,10 +485,10 @@ func (e *evidence) resolve(key numberKey, n *number) {
 	for _, s := range n.steps {
 		lines := s.queues() || s.kind == placesStep && s.result != skipped
 		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
-			// Record a ghost even if the request was answered: a Read may be shared, permits are
-			// counted separately, and an owner in line may be granted the lock without a request.
-			// In these three cases, an answered request alone doesn't set n.shaken, because
-			// repeating the request doesn't add another hold.
+			// Even an answered request can leave a ghost, because a Read may be shared, permits
+			// are counted separately, and an owner in line may be granted the lock without a
+			// request. In these three cases, an answered request alone doesn't set n.shaken,
+			// because repeating it doesn't add another hold.
 			n.shaken = n.shaken || s.open() && !lines ||
 				!several(s.side) && !lines && !s.passes() || n.releasedBefore(s.ret)
 			gone := forever

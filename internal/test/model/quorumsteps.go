@@ -168,8 +168,8 @@ func (x *ballotName) remove(k int) {
 	}
 }
 
-// network emits the possible events of a client's request to a store. Only the request takes time,
-// not the answer. Delaying the answer instead of the request would make a difference only to a
+// network emits the possible events of a client's request to a store. In this model a request takes
+// time, but its answer doesn't. A delay of the answer instead would make a difference only to a
 // client that relies on a hold in the meantime.
 func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	x := &s.clients[c]

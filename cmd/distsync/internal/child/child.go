@@ -203,8 +203,8 @@ func statusOf(ws syscall.WaitStatus) Status {
 	return Status{Code: ws.ExitStatus()}
 }
 
-// stopped is called when the command is stopped. It also stops this process if a shell with job
-// control can continue it.
+// stopped takes the terminal back after the command was stopped. It also stops this process if a
+// shell with job control can continue it.
 func (c *Child) stopped(by syscall.Signal) {
 	c.mu.Lock()
 	terminal := c.terminal != nil
