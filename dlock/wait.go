@@ -44,7 +44,8 @@ const (
 	endJitter     = 2 * time.Millisecond
 )
 
-// The first and the longest pause between polls. A release is noticed after at most the longest.
+// The first and the longest pause between polls. A release is noticed after longestPoll at the
+// latest.
 const (
 	firstPoll   = 10 * time.Millisecond
 	longestPoll = time.Second

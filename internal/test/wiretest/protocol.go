@@ -30,8 +30,8 @@ const (
 	goldenForce = `if (redis.call('del', KEYS[1]) == 1) then redis.call('publish', KEYS[2], ARGV[1]); return 1 else return 0 end`
 )
 
-// Protocol checks every command of a session on a server, argument by argument, and the keys that
-// it leaves there.
+// Protocol checks every command that a session sends to a server, argument by argument, and the
+// keys that the session leaves there.
 func Protocol(t *testing.T, server *testservers.Server, s Session) {
 	const channel = "redisson_lock__channel:{n}"
 	ctx := t.Context()
