@@ -96,11 +96,10 @@
 // other. But waiters for Exclusive and Fenced locks don't stand in line, and a release of one kind
 // needn't wake the waiters for another. So mixing the kinds is allowed, but unwise.
 //
-// [Permits] are the permits of a semaphore. For each name the store keeps the owners, each with its
+// The kind [Permits] is for semaphores. For each name the store keeps the owners, each with its
 // number of permits and its end. It may also keep the last limit that it was given. "Out" is the
 // number of permits that all owners hold together. An owner "has as many" if its number of permits
-// is that of the request. The limit is the request's, or else the last one that the store was
-// given:
+// equals the request's. The limit is the request's, or else the last one that the store was given:
 //
 //	Acquire: the owner has as many                      lasts for the lease, counted from now
 //	Acquire: the owner has none, out + Permits <= limit has them until the lease runs out

@@ -91,7 +91,7 @@ func contendersOn(s store) []contender {
 		{name: "dlock, quorum", store: s, in: []string{"W16", "W17"}, role: ours,
 			open: withQuorum(), scripted: dlockScripts},
 	}
-	if s == onHanging { // redsync waits for all servers, about 20 s per lock and unlock
+	if s == onHanging { // redsync waits for all servers, so a lock and an unlock take about 20 s
 		all = slices.DeleteFunc(all, func(c contender) bool { return c.name == "redsync" })
 	}
 	return all

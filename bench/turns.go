@@ -2,7 +2,7 @@ package main
 
 import "time"
 
-// turns lists the metrics of workloads whose turns in the critical section take some time.
+// turns lists the metrics of workloads in which a holder stays in the critical section for a while.
 var turns = []metric{
 	{"rate", "turns/s", 0}, {"share#", "share of each, %", 1}, {"processes", "Jain, processes", 3},
 	{"longest#", "longest wait of each, ms", 0}, {"clashes", "two inside", 0},

@@ -22,7 +22,7 @@ type workload struct {
 	atLeast   time.Duration // minimum duration of a trial, even with -quick
 	points    []point
 	run       func(*lab, contender, point) (values, error)
-	ratioOf   string // key of the metric that is compared with the floor's and the twin's
+	ratioOf   string // key of the metric whose ratios to the floor and the twin are computed
 	charts    []chart
 }
 
@@ -41,7 +41,7 @@ type point struct {
 	trial trial
 
 	processes int           // the number of the contender's processes
-	jvms      int           // number of additional processes, which are JVMs running Redisson
+	jvms      int           // number of additional processes, each a JVM that runs Redisson
 	roundTrip time.Duration // time added to each round trip
 	cause     cause         // why the leader stops leading
 	on        []store       // stores to measure; if empty, all of the workload's
@@ -186,8 +186,8 @@ func measureOnce(l *lab, w workload, c contender, p point) (values, error) {
 	return v, err
 }
 
-// compare computes the ratios of the last round: each contender's metric divided by that of the
-// [floor] and, for our locks, by that of the [twin].
+// compare computes the ratios of the last round. It divides each contender's metric by the
+// [floor]'s and, for our locks, by the [twin]'s.
 func compare(w workload, all []standing) {
 	if w.ratioOf == "" {
 		return

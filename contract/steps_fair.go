@@ -32,7 +32,7 @@ func (p party) stands(name string, place time.Duration) {
 	}
 }
 
-// keep renews the places of owners of p's session.
+// keep renews the places of the given owners, which use p's session.
 func (p party) keep(name string, place time.Duration, owners ...string) backend.PlacesResult {
 	p.e.Helper()
 	res, err := backend.CapabilitiesOf(p.s).Liner.KeepPlaces(p.e.ctx, backend.PlacesRequest{
@@ -159,9 +159,9 @@ func (p party) turn(name string, x *ear, since time.Time) (inTime bool) {
 // attempts counts the attempts of env.inTime.
 var attempts atomic.Int64
 
-// inTime is for steps that must happen during a short grant. It repeats the attempt until the
-// machine is fast enough. Each attempt uses a name of its own, because in a cluster a message for
-// one attempt might arrive after the next attempt has subscribed.
+// inTime calls attempt until its steps are fast enough for a short grant. If they never are, inTime
+// fails the case. Each attempt uses a name of its own, because in a cluster a message for one
+// attempt might arrive after the next attempt has subscribed.
 func (e *env) inTime(attempt func(name string) (inTime bool)) {
 	e.Helper()
 	for range 20 {

@@ -59,7 +59,7 @@
 // The goroutines of a client that wait for the same lock form a queue, first come, first served.
 // Only the first of them sends requests to the store, which notifies it of releases. If a lock was
 // acquired a moment ago, and is renewed, an unlock hands it over to the next in the queue without a
-// request to the store, which is a thousand times faster. [WithHandover] limits how long this goes
+// request to the store. That is a thousand times faster. [WithHandover] limits how long this goes
 // on, so that other processes get their turn. Its comment says what happens if another client
 // force-unlocks such a lock.
 //

@@ -140,8 +140,8 @@ func (c *Client) debug(msg string, args ...any) {
 // warn logs a warning. While the mutex is held, call [state.warn] instead.
 func (c *Client) warn(msg string, args ...any) { c.log.add(warning(msg, args...)) }
 
-// warn logs a warning after the mutex is unlocked, and after the functions that were given to
-// [state.later] and [state.trace] were called.
+// warn logs a warning once the mutex is unlocked and the functions passed to [state.later] and
+// [state.trace] have been called.
 func (s *state) warn(msg string, args ...any) {
 	s.records = append(s.records, warning(msg, args...))
 }

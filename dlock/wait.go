@@ -44,7 +44,8 @@ const (
 	endJitter     = 2 * time.Millisecond
 )
 
-// The first and the longest pause between polls. The longest limits how late a release is noticed.
+// The first and the longest pause between polls. A release is noticed after longestPoll at the
+// latest.
 const (
 	firstPoll   = 10 * time.Millisecond
 	longestPoll = time.Second
@@ -240,16 +241,16 @@ func (q *queue) next(h *hold) *acquisition {
 	return nil
 }
 
-// committed reports whether an acquisition must stay the lead. It must do so while its request is
-// under way. If the answer to a request was lost, it must do so while the store might have granted
-// that request, since no other call would repeat it.
+// committed reports whether an acquisition must stay the lead. It must stay while its request is
+// under way. If the answer to a request was lost, it must also stay as long as the store might have
+// granted that request, since no other call would repeat it.
 func (a *acquisition) committed() bool {
 	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
-// firstIn returns the call that should be the lead, or nil if all calls are parked. The first call
-// of the queue becomes the lead unless it is parked. If it is, the current lead stays the lead,
-// unless that is parked too. Otherwise firstIn returns the first call that isn't parked.
+// firstIn returns the call that should be the lead: the first call of the queue that isn't parked,
+// or nil if all calls are parked. But if the head of the queue is parked and the current lead is
+// not, the current lead stays the lead.
 func (q *queue) firstIn() *acquisition {
 	switch v := q.first.variable(); {
 	case !q.first.parked():
@@ -316,8 +317,8 @@ func (q *queue) wouldRefuse(s *state, a *acquisition) bool {
 	return true
 }
 
-// newsShare is for calls that aren't the lead. After 1/newsShare of a bounded wait, such a call
-// finds out whether the lock is held, so that its error can say so.
+// newsShare determines when a call that isn't the lead finds out whether the lock is held, so that
+// its error can say so. If its wait is bounded, it does that after 1/newsShare of the wait.
 const newsShare = 4
 
 // inquire makes the lead ask the store, unless the store has refused an attempt since the one with
@@ -529,8 +530,8 @@ func (a *acquisition) tryInTurn(ctx context.Context) (*hold, error) {
 		a.keptOut(remaining)
 		return nil, nil
 	case err == errAgain, err == errLate, err == ErrClosed, backend.KindOf(err) == backend.Refused:
-		// If the call starts over, it does so as a new acquisition, at the end of the queue. If it
-		// was just handed a hold, quit returns nil.
+		// A call that starts over joins the end of the queue as a new acquisition. If the call was
+		// just handed a hold, quit returns nil.
 		return nil, a.quit(err)
 	}
 	if a.failed(ctx.Err() != nil, err) {
@@ -626,8 +627,8 @@ func (a *acquisition) exclude() {
 	}
 }
 
-// nextAttempt returns the time of the lead's next look, unless something wakes the lead earlier.
-// remaining is how much longer someone else holds the lock, according to the store.
+// nextAttempt returns the time at which the lead looks next if nothing wakes it earlier. The
+// parameter remaining is how much longer someone else holds the lock, according to the store.
 func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) instant {
 	now := s.now()
 	wait, jitter := longestPause(a.o.lease), longestJitter
@@ -637,8 +638,8 @@ func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) i
 	if !s.notifies || q.subscribed == failing || q.subscribed == denied {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
-	// If the lease might end before the look, the lead looks when the lease ends, so that the lock
-	// doesn't stay free in the meantime.
+	// If the lease might end earlier, look at its end, so that the lock doesn't stay free until the
+	// planned look.
 	if remaining >= 0 && remaining < wait+min(wait/10, jitter) {
 		wait, jitter = remaining+time.Millisecond, endJitter
 	}

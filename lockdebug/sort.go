@@ -24,7 +24,7 @@ func matches(r row, text string) bool {
 	})
 }
 
-// keep removes the rows that don't contain the text from the lists that can be long.
+// keep drops the rows that don't contain the text, but only in the lists that can be long.
 func (r *report) keep(text string) {
 	r.Losses, r.Holds, r.Waits = only(r.Losses, text), only(r.Holds, text), only(r.Waits, text)
 }

@@ -53,8 +53,8 @@ func (o *object) inspect(name string, now time.Time) backend.Inspection {
 	return i
 }
 
-// sharers returns the readers, or the owners of permits, sorted by owner. The parameter most limits
-// how many it returns.
+// sharers returns the readers, or the owners of permits, sorted by owner. The parameter most is the
+// maximum number of them.
 func (o *object) sharers(most int, now time.Time) (sharers []backend.Holder) {
 	for owner, expires := range o.readers {
 		if len(sharers) == most {
@@ -158,6 +158,6 @@ func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listin
 	return l, nil
 }
 
-// listStep is the number of locks that a list looks at before it briefly unlocks the mutex. Looking
-// at this many locks takes about 50 µs.
+// listStep is the number of locks that List looks at before it briefly unlocks the mutex. This many
+// locks take about 50 µs.
 const listStep = 1000

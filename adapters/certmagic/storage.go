@@ -151,10 +151,10 @@ func (l *lock) take(ctx context.Context, waits bool) error {
 }
 
 // Unlock implements [certmagic.Locker] and [certmagic.TryLocker]. It works even if ctx has ended.
-// Afterwards this Storage no longer locks the name, whatever the error. The error wraps
-// [dlock.ErrNotHeld] if the name wasn't locked before. Any other error means that the store hasn't
-// confirmed the unlock, which then continues in the background. A lost lock isn't an error, since
-// others can lock the name anyway. The client has logged the loss.
+// Afterwards this Storage no longer locks the name, even if Unlock returns an error. That error
+// wraps [dlock.ErrNotHeld] if the name wasn't locked before. Any other error means that the store
+// hasn't confirmed the unlock, which then continues in the background. A lost lock isn't an error,
+// since others can lock the name anyway. The client has logged the loss.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	l, hold := s.give(name)
 	if hold == nil {

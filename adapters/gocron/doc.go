@@ -45,7 +45,7 @@
 //		return ctx.Err()
 //	}
 //
-// Every replica does this, with a store that they share. On the hour each of them tries once to
+// Every replica runs this program, and they share a store. On the hour each of them tries once to
 // lock "gocron:report". The one that gets the lock runs the job, and the lock is renewed until the
 // job ends. The others skip this run. If the process dies, the lock ends with its lease (30 s, see
 // [dlock.WithLease]), and another replica does the next run. A job that needs no notification of a
@@ -78,9 +78,9 @@
 //
 // # Losses and skipped runs
 //
-// A run continues when it has lost its lock, for example because the store was down for longer than
-// the lease. gocron can't notify the job, but [Locker.Task] can. It passes the job a context that
-// ends when the lock is lost.
+// A run continues even if it has lost its lock, for example because the store was down for longer
+// than the lease. gocron can't notify the job, but [Locker.Task] can. It passes the job a context
+// that ends when the lock is lost.
 //
 // gocron passes the reason for a skipped run, as an error, to the listeners of
 // [gocron.AfterLockError]. [dlock.ErrHeld] means that another replica holds the lock, which is

@@ -37,8 +37,8 @@ var (
 )
 
 // A Locker is a [gocron.Locker], for [gocron.WithDistributedLocker] and
-// [gocron.WithDistributedJobLocker]. Of the replicas that share the client's store, only one
-// executes each run of a job, and the others skip it. The name of a job's lock is the job's name
+// [gocron.WithDistributedJobLocker]. Each run of a job is executed by only one of the replicas that
+// share the client's store, and skipped by the others. The name of a job's lock is the job's name
 // with the prefix "gocron:". A Locker is safe for concurrent use, even by several schedulers.
 type Locker struct {
 	client  *dlock.Client
@@ -219,7 +219,7 @@ func (r *run) forget() {
 
 // Task returns a task whose function is notified when its lock is lost. The function's ctx is
 // derived from the job's context. It ends when the lock is lost, with a cause that wraps
-// [dlock.ErrLost] and is also the job's error. The name must also be that of the job:
+// [dlock.ErrLost] and is also the job's error. The name must also be the job's name:
 //
 //	scheduler.NewJob(definition, locker.Task("report", report), gocron.WithName("report"))
 //

@@ -82,7 +82,7 @@ func parseUser(text string) (*url.Userinfo, error) {
 }
 
 // checkHost returns an error unless text is a host with an optional port. The error omits the part
-// after the colon. If the URL lacks a host, that part is the password.
+// after the colon, because that is the password if the URL lacks a host.
 func checkHost(text string) error {
 	host, port, err := net.SplitHostPort(withPort(text, "1"))
 	if err != nil || strings.Trim(port, "0123456789") != "" || port == "" || len(port) > 5 {

@@ -2,8 +2,8 @@ package main
 
 import "strings"
 
-// A table is text in columns. It is formatted as a whole, because the width of a column depends on
-// all of its cells.
+// A table holds text in columns. It is formatted as a whole, because the width of a column depends
+// on all of its cells.
 type table struct {
 	head []string
 	rows [][]string

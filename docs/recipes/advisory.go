@@ -32,8 +32,8 @@ func advisoryWrongToo(ctx context.Context, pool *pgxpool.Pool, db database) erro
 	return migrate(ctx, db)
 }
 
-// migrateGuarded runs the migrations that the database doesn't have. Each runs in a transaction,
-// which has ended before another replica begins to migrate.
+// migrateGuarded runs the migrations that the database lacks. Each runs in a transaction that ends
+// before another replica begins to migrate.
 func migrateGuarded(
 	ctx context.Context, client *dlock.Client, locks *postgresbackend.Backend,
 	pool *pgxpool.Pool, migrations []string,

@@ -44,7 +44,7 @@ func (s *shop) shipOrder(w http.ResponseWriter, r *http.Request) {
 	refuse(w, r, err)
 }
 
-// refuse answers a request whose order may not have been shipped.
+// refuse answers a request whose order might not have been shipped.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case r.Context().Err() != nil: // the client is gone: write nothing

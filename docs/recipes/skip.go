@@ -22,9 +22,9 @@ func sweepWrongToo(
 	return lock.Do(ctx, sweep, dlock.Wait(0), dlock.FixedLease(10*time.Minute))
 }
 
-// sweepUnlessRunning reports whether it swept. It returns false and nil if another replica is
-// sweeping. Errors come from the sweep or from the store. If the store doesn't answer, it is
-// unknown whether another replica is sweeping.
+// sweepUnlessRunning calls sweep, and reports whether it did. It returns false and nil if another
+// replica is sweeping. Errors come from the sweep or from the store. If the store doesn't answer,
+// it is unknown whether another replica is sweeping.
 func sweepUnlessRunning(
 	ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error,
 ) (swept bool, err error) {

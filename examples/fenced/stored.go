@@ -17,8 +17,8 @@ type stored struct {
 	key   string
 }
 
-// open claims the key before it reads. From then on, earlier holders of the lock can't write, not
-// even between this read and the write that is based on it.
+// open claims the key for the token, and then reads the balance. After the claim, earlier holders
+// of the lock can't write, not even between this read and the write that is based on it.
 func (s stored) open(ctx context.Context, token uint64) (int, error) {
 	if err := s.store.Fence(token).Claim(ctx, s.key); err != nil {
 		return 0, err

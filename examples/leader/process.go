@@ -15,7 +15,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// campaign runs in each process until ctx ends. Only the leader runs the loop.
+// campaign campaigns for leadership until ctx ends, and runs the loop while it leads. Each process
+// calls it.
 func campaign(ctx context.Context, store backend.Backend, say func(line)) error {
 	client := dlock.New(store, dlock.WithLease(lease),
 		dlock.WithLogger(slog.New(slog.DiscardHandler)))
@@ -40,8 +41,8 @@ func campaign(ctx context.Context, store backend.Backend, say func(line)) error 
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	// Run also returns an error when ctx ends. But then this program was told to end, so it hasn't
-	// failed.
+	// Run also returns an error when ctx ends, but that isn't a failure, because this program was
+	// told to end.
 	return nil
 }
 

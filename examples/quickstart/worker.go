@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A worker runs jobs while it holds the lock.
+// A worker runs jobs under the lock.
 type worker struct {
 	name     string
 	client   *dlock.Client
@@ -23,7 +23,7 @@ func newWorker(name string, store backend.Backend, t *timeline) *worker {
 	return &worker{name, client, client.Locker(lockName), t}
 }
 
-// turn runs a job while it holds the lock.
+// turn acquires the lock, runs a job and releases the lock.
 func (w *worker) turn(ctx context.Context, job func(context.Context) error) error {
 	w.timeline.say(w.name, "wants the lock")
 	return w.lock.Do(ctx, func(ctx context.Context) error {

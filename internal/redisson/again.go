@@ -30,8 +30,8 @@ var keptText string
 //go:embed keep.lua
 var keepText string
 
-// keptSuffix is what kept.lua appends to an owner's name. A suffix for the kind, such as
-// fairSuffix, comes after it.
+// keptSuffix is the suffix that kept.lua appends to an owner's name. It may be followed by a suffix
+// for the kind, such as fairSuffix.
 const keptSuffix = "-kept"
 
 const (

@@ -82,10 +82,10 @@ const (
 	pointless  = "pointless"
 )
 
-// pointlessErrors match errors that the same command would get every time, from a server or from a
-// proxy in front of it. Examples are a server that doesn't support scripts or subscriptions, lacks
-// the client's database, or isn't a cluster, and a proxy that checks scripts and rejects one. In
-// all these cases, the command did nothing.
+// pointlessErrors match errors that a command would get again each time it is repeated. They come
+// from a server, or from a proxy in front of it. Examples are a server that doesn't support scripts
+// or subscriptions, lacks the client's database, or isn't a cluster, and a proxy that checks
+// scripts and rejects one. In all these cases, the command did nothing.
 var pointlessErrors = []advisedError{
 	{regexp.MustCompile("^(?:ERR )?(?:unknown|unsupported) command ['`](?i:evalsha|eval)['`]" +
 		"|^NOPERM .*'(?i:evalsha|eval)'|^ERR command (?i:evalsha|eval) not support"),

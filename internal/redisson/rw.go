@@ -82,7 +82,7 @@ func RWChannel(name string) string { return tagged("redisson_rwlock:", name, "")
 // notes returns the key of the hash that records the waiting writers.
 func notes(name string) string { return apart("distsync_rwlock_notes:", name) }
 
-// timeout returns the key whose expiry is a reader's lease.
+// timeout returns the key that expires when a reader's lease ends.
 func timeout(name, reader string) string { return tagged("", name, ":"+reader+":rwlock_timeout:1") }
 
 // reader returns the field under which the lock stores an owner's read hold. A lock also has fields

@@ -8,8 +8,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A number stands for one outermost acquisition, which the store knows by its owner string. All
-// steps with that owner string belong to the number. A Read under a Write has its own number.
+// A number represents one outermost acquisition. In the store the acquisition has a unique owner
+// string, and all steps with that string belong to the number. A Read under a Write has a number of
+// its own.
 type number struct {
 	client  int             // -1: unknown
 	steps   []*step         // sorted by start time
@@ -20,9 +21,9 @@ type number struct {
 	shaken  bool // whether the hold's state in the store may differ from what calls returned
 }
 
-// A span is an interval of time. Spans called ghosts are those in which the store may have a
-// number's hold although the results of the calls don't show it, for example because a reply was
-// lost or came late.
+// A span is an interval of time. The ghosts of a number are the spans in which the store may have
+// its hold although the results of the calls don't show it, for example because a reply was lost or
+// came late.
 type span struct{ from, to time.Duration }
 
 // A numberKey identifies a number.
@@ -197,10 +198,10 @@ func (n *number) stoodAgain() bool {
 	})
 }
 
-// tookBack reports whether the client of call o released the hold that the attempt acquired, and
-// had another hold that it could share or hand over. If so, the call may have returned the other
-// hold: either the client never got the reply to the attempt, or the call was handed the other hold
-// during the attempt.
+// tookBack reports whether the client of call o released the hold that the attempt acquired, while
+// it had another hold that o could share or be handed. If so, o may have returned that other hold:
+// either the client never got the reply to the attempt, or o was handed the other hold during the
+// attempt.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
 	i := slices.IndexFunc(own.steps, func(s *step) bool {
@@ -321,9 +322,8 @@ func (e *evidence) releases(o *op) bool {
 	return false
 }
 
-// struckBefore is used for a call o that was handed the number's hold. It returns a function that
-// reports whether an op is a forced unlock or a wipe that may have ended the hold before o
-// returned.
+// struckBefore returns a function that reports whether an op is a forced unlock or a wipe that may
+// have ended the number's hold before call o returned. Call o was handed that hold.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
 		return func(*op) bool { return false }
@@ -380,9 +380,9 @@ func (e *evidence) acquisition(o *op) {
 }
 
 // usurped records that the hold of call o may have ended early, because its client mistook an older
-// hold for a newer one. This happens in the following order: The store grants the lock to another
-// user of the client. That hold is ended by force. The store grants the lock to o, and o returns.
-// Only then does the other user's call get its reply.
+// hold for a newer one. That can happen if another user of the client was granted the lock, that
+// hold was ended by force, o was granted the lock, and o returned before the other user's call got
+// its reply.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
 		if several(o.side) && several(late.side) {
@@ -453,8 +453,8 @@ func (n *number) haunts(o *op) bool {
 // the side. A call that acquires a Write meets both sides. A call that acquires a Read meets only
 // Writes, since readers don't exclude each other. A call that queries or force-unlocks a side meets
 // only the holds of that side, with one exception: on the reading side, it also meets a Write that
-// its own client has handed over. Readers of that client may share the Write. The store doesn't
-// know of them, and their calls may not have returned yet.
+// its own client has handed over. Readers of that client may already share the Write without the
+// store's knowledge, even if their calls haven't returned yet.
 func (o *op) meets(key numberKey, n *number) bool {
 	switch {
 	case !o.shares():
@@ -485,10 +485,10 @@ func (e *evidence) resolve(key numberKey, n *number) {
 	for _, s := range n.steps {
 		lines := s.queues() || s.kind == placesStep && s.result != skipped
 		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
-			// Record a ghost even if the request was answered: a Read may be shared, permits are
-			// counted separately, and an owner in line may be granted the lock without a request.
-			// In these three cases, an answered request alone doesn't set n.shaken, because
-			// repeating the request doesn't add another hold.
+			// Even an answered request can leave a ghost, because a Read may be shared, permits
+			// are counted separately, and an owner in line may be granted the lock without a
+			// request. In these three cases, an answered request alone doesn't set n.shaken,
+			// because repeating it doesn't add another hold.
 			n.shaken = n.shaken || s.open() && !lines ||
 				!several(s.side) && !lines && !s.passes() || n.releasedBefore(s.ret)
 			gone := forever

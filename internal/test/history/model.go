@@ -80,10 +80,9 @@ func (h *hold) leave() {
 	}
 }
 
-// strike ends the hold by force. It returns the time until which the user might still rely on a
-// hold that was ended by force. The parameter before is the result of the previous strike for this
-// user, or 0. strike returns it unchanged if there is no hold, or if the holder knows that the hold
-// has ended.
+// strike ends the hold by force, and returns the time until which the user might still rely on it.
+// If there is no hold, or if its holder knows that it has ended, strike returns its argument, which
+// is the result of the previous strike for this user, or 0.
 func (h *hold) strike(before time.Duration) time.Duration {
 	until := before
 	if h.count > 0 && !h.over {

@@ -99,7 +99,7 @@ type op struct {
 	prolongs time.Duration // a re-entry extends end to this time
 	until    time.Duration // latest time at which the hold ends in the store
 	ghost    bool          // a hold that no user knows of may have existed during the call
-	shaken   bool          // some requests about the hold may not have been answered
+	shaken   bool          // requests about the hold may have gone unanswered
 	// murky is set if an unlock may have wrongly reported success, because it sent no release, or
 	// because a release may have been lost.
 	murky   bool

@@ -76,7 +76,7 @@ func (m *Quorum) mayRestart(s *QuorumState) bool {
 	return !m.Spaced || s.rounds == enough && s.lates() == 0
 }
 
-// oneWell reports whether store k and all other stores are up.
+// oneWell reports whether all stores, not only store k, are up.
 func (s *QuorumState) oneWell(k int) bool {
 	for i := range s.stores {
 		if i != k && s.stores[i].away > 0 {
@@ -168,8 +168,8 @@ func (x *ballotName) remove(k int) {
 	}
 }
 
-// network emits the possible events of a client's request to a store. Only the request takes time,
-// not the answer. Delaying the answer instead of the request would make a difference only to a
+// network emits the possible events of a client's request to a store. In this model a request takes
+// time, but its answer doesn't. A delay of the answer instead would make a difference only to a
 // client that relies on a hold in the meantime.
 func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	x := &s.clients[c]
@@ -218,7 +218,8 @@ func (m *Quorum) splitBut(x *voter, k int) bool {
 	return yeas == 1 && nays == 1 && open == 1 && x.votes[k] == sent
 }
 
-// silent reports whether a client can stop waiting for a store that is up.
+// silent reports whether the limit m.Silent still allows a client to give up waiting for a store
+// that is up.
 func (m *Quorum) silent(s *QuorumState) bool { return m.Silent == often || s.silent < m.Silent }
 
 func (m *Quorum) silence(s *QuorumState, k int) {
@@ -374,8 +375,8 @@ func (m *Quorum) decide(s *QuorumState, c int) {
 	x.at = has
 }
 
-// confirm clears the record that a store lost the hold, if that store has the hold again and a
-// majority of the stores certainly has it.
+// confirm clears the record that a store lost the hold. It does so only for stores that have the
+// hold again, and only if a majority of the stores is known to have it.
 func (m *Quorum) confirm(x *voter) {
 	sure, surely, asked := 0, 0, uint8(0)
 	for k, v := range x.votes {
@@ -469,10 +470,10 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	return free >= majority
 }
 
-// elsewhere says how a client waits after the first store refused it. If some name other than that
-// store's has a majority, at is 1 + the index of a store with that name, and the client should
-// listen there. Otherwise at is 0. soon reports whether such a name might be about to get a
-// majority, so that the client should poll soon.
+// elsewhere determines how a client waits after the first store has refused it. If a majority of
+// the stores have the same name, and it isn't the first store's, the client should listen at one of
+// them, and at is 1 + the index of that one. Otherwise at is 0. soon reports whether another name
+// might soon have a majority, so that the client should poll.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
@@ -574,8 +575,8 @@ func (m *Quorum) endHold(s *QuorumState, c int) {
 	}
 }
 
-// giveBackAtOnce releases a name in all stores, in one step. If the releases took time, the name
-// would just keep other clients out for longer.
+// giveBackAtOnce releases a name in all stores in a single step. Slower releases would only keep
+// other clients out for longer.
 func (m *Quorum) giveBackAtOnce(s *QuorumState, name uint8) {
 	for k := range s.stores {
 		for m.release(s, k, name) {
@@ -823,7 +824,7 @@ func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
 	}
 }
 
-// rivalStep emits the events of the rival, which is an ideal client: see Quorum.Rival. It takes the
+// rivalStep emits the events of the rival, an ideal client (see Quorum.Rival). The rival takes the
 // lock in the free stores, one by one, and holds the lock once it has a majority.
 func (m *Quorum) rivalStep(s QuorumState, calm bool, do quorumEmitter) {
 	x := &s.clients[1]

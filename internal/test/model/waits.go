@@ -142,9 +142,9 @@ func (m *Waits) Done(s WaitsState) bool {
 
 func (s *WaitsState) wake() { s.woken = s.head() >= 0 }
 
-// message handles a message from the store. During A's own release, the message may be about that
-// release. In that case the message only starts the 5 ms timer, and the reply to the release
-// follows. While the head lets other clients go first, each message counts as a release by one of
+// message handles a message from the store. While a release by A is under way, the message may be
+// about that release. It then only starts the 5 ms timer, because the reply to the release is still
+// to come. While the head lets other clients go first, each message counts as a release by one of
 // them.
 func (m *Waits) message(s *WaitsState) {
 	switch {
@@ -319,7 +319,8 @@ func (m *Waits) background(s WaitsState, emit func(WaitsState, string, ...any)) 
 	}
 }
 
-// subscription emits the events of the subscription. Its one connection keeps the events in order.
+// subscription emits the events of the subscription. They stay in order, because they come over a
+// single connection.
 func (m *Waits) subscription(s WaitsState, calm bool, emit func(WaitsState, string, ...any)) {
 	t := s
 	switch s.sub {

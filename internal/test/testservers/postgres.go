@@ -108,7 +108,7 @@ func initPostgres(t TB, folder, data string) {
 		return
 	}
 	// Copy the folder under another name and then rename it, so that the folder in the cache is
-	// always complete, even if another test does the same at the same time.
+	// always complete, even if another test creates it at the same time.
 	ours, err := os.MkdirTemp(filepath.Dir(kept), "new")
 	if err != nil {
 		return
@@ -121,7 +121,7 @@ func initPostgres(t TB, folder, data string) {
 }
 
 // keptPostgres returns the folder that caches the result of initdb for this program, its user and
-// args. It returns "" if there is no cache.
+// args. It returns "" if the result can't be cached.
 func keptPostgres(t TB, folder string, args []string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -172,8 +172,8 @@ func startPostgres(t TB, folder, data string, settings []string) *Server {
 	})
 }
 
-// SQL executes statements in a new session, and returns the lines of the answer. The server must be
-// PostgreSQL or a pooler. The test fails on an error.
+// SQL executes statements in a new session, and returns the rows of the results as text. The server
+// must be PostgreSQL or a pooler. The test fails on an error.
 func (s *Server) SQL(statements string) string {
 	s.t.Helper()
 	answer, err := SQL(s.Addr, statements)
@@ -200,8 +200,8 @@ func SQL(addr, statements string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// PgBouncer starts PgBouncer, a connection pooler, in front of a PostgreSQL server. lines are added
-// to its configuration.
+// PgBouncer starts PgBouncer, a connection pooler, in front of a PostgreSQL server. It adds the
+// given lines to the pooler's configuration.
 func PgBouncer(t TB, server *Server, lines ...string) *Server {
 	t.Helper()
 	path, err := exec.LookPath("pgbouncer")

@@ -19,8 +19,8 @@ var allKinds = []backend.Kind{
 	backend.Exclusive, backend.Fenced, backend.Read, backend.Write, backend.Permits,
 }
 
-// These are the keys and fields of the read-write lock "n", with Alice and Bob as owners. In them,
-// the number at the end of an owner string has a leading zero.
+// These are the keys and fields of the read-write lock "n" for the owners Alice and Bob. They
+// contain the owner strings with a zero before the number at the end.
 const (
 	lockChannel  = "redisson_lock__channel:{n}"
 	tokenKey     = "redisson_lock_token:{n}"

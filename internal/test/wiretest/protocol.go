@@ -30,8 +30,8 @@ const (
 	goldenForce = `if (redis.call('del', KEYS[1]) == 1) then redis.call('publish', KEYS[2], ARGV[1]); return 1 else return 0 end`
 )
 
-// Protocol checks every command of a session on a server, argument by argument, and the keys that
-// it leaves there.
+// Protocol checks every command that a session sends to a server, argument by argument, and the
+// keys that the session leaves there.
 func Protocol(t *testing.T, server *testservers.Server, s Session) {
 	const channel = "redisson_lock__channel:{n}"
 	ctx := t.Context()
@@ -112,8 +112,8 @@ func Uncontended(t *testing.T, server *testservers.Server, s Session) {
 		`"EVALSHA" "SHA" "2" "n" `+Quoted("redisson_lock__channel:{n}", 0, 30000, Alice))
 }
 
-// RenewTogether checks that few scripts renew many holds, and that an error of one hold doesn't
-// affect the others.
+// RenewTogether checks that it takes only a few scripts to renew many holds, and that an error for
+// one hold doesn't affect the others.
 func RenewTogether(t *testing.T, server *testservers.Server, s Session) {
 	ctx := t.Context()
 	client := connect(t, server.Addr)

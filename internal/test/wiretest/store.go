@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Store returns a store for the contract suite. The masters are one server, or all masters of a
-// cluster, and Store empties them. The function connectBackend creates the backends.
+// Store returns a store for the contract suite. It empties the masters, which are one server, or
+// all masters of a cluster. The function connectBackend creates the backends.
 func Store(
 	t *testing.T, masters []*testservers.Server, connectBackend func(*testing.T) backend.Backend,
 ) contract.Store {

@@ -143,7 +143,7 @@ func IsKind(err error, kind backend.ErrorKind) bool {
 	return kinded && backend.KindOf(err) == kind
 }
 
-// WantHash fails the test unless key holds the given hash, with a time to live just set to ttl.
+// WantHash fails the test unless key contains the given hash, and was just set to expire after ttl.
 func WantHash(
 	t testing.TB, client *redis.Client, key string, want map[string]string, ttl time.Duration,
 ) {

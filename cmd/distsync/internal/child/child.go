@@ -47,9 +47,9 @@ func Start(path string, args, env []string, until time.Time) (*Child, error) {
 		return nil, err
 	}
 	if c.terminal = openTerminal(); c.terminal != nil {
-		// Ignore SIGTTOU. It would stop this process if the process, while in the background, wrote
-		// to the terminal or took the terminal back. The command doesn't inherit this, since its
-		// parent is the guard, which is already running.
+		// Ignore SIGTTOU, which would stop this process if it wrote to the terminal, or took the
+		// terminal back, while in the background. The command doesn't inherit this, since its
+		// parent, the guard, is already running.
 		signal.Ignore(syscall.SIGTTOU)
 	}
 	c.terminal.give(c.group)
@@ -203,8 +203,8 @@ func statusOf(ws syscall.WaitStatus) Status {
 	return Status{Code: ws.ExitStatus()}
 }
 
-// stopped is called when the command is stopped. It also stops this process if a shell with job
-// control can continue it.
+// stopped takes the terminal back after the command was stopped. It also stops this process if a
+// shell with job control can continue it.
 func (c *Child) stopped(by syscall.Signal) {
 	c.mu.Lock()
 	terminal := c.terminal != nil
