@@ -216,7 +216,7 @@ func (l *lab) perform(trials []trial, around func(func() error) error) ([]measur
 	return reports, err
 }
 
-// A child is the state of a trial in the process that carries it out.
+// A child holds the state of a trial inside the process that carries it out.
 type child struct {
 	trial
 	started chan struct{}

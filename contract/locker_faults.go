@@ -157,8 +157,8 @@ func twice(x *transit) error {
 	return errors.Join(x.carryOut(x.ctx), x.carryOut(x.ctx))
 }
 
-// unsure removes the lease from a grant, like a store that can't tell whether the grant is still in
-// force.
+// unsure removes the lease from a grant, as a store does if it can't tell whether the grant is
+// still in force.
 func unsure(x *transit) error {
 	x.f.mu.Lock()
 	x.step.lease = 0

@@ -141,8 +141,8 @@ func (h *Hold) Err() error {
 	return s.locker.stateOf(s.hold, given)
 }
 
-// stateOf returns the error that says how a hold has ended, or nil if it hasn't. given reports
-// whether Release was called.
+// stateOf returns the error that says how a hold has ended, or nil if it hasn't. The parameter
+// given says whether Release was called.
 func (l *Locker) stateOf(h *hold, given bool) error {
 	c := l.client
 	s := c.lock()

@@ -198,8 +198,8 @@ type LockInfo struct {
 
 // Inspect asks the store who holds the lock with the given name, whatever its kind, or who holds
 // the permits of the semaphore with that name. A LockInfo without Holders describes a free lock.
-// Errors are those of [Locker.IsLocked]. If the store doesn't support this, the error wraps
-// [errors.ErrUnsupported].
+// Inspect returns the same errors as [Locker.IsLocked]. If the store doesn't support this, the
+// error wraps [errors.ErrUnsupported].
 func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	mustBeContext(ctx)
 	if name == "" {
@@ -325,8 +325,8 @@ func (l *Locker) Holder(ctx context.Context) (Holder, error) {
 // Holders asks the store who holds the lock, in one round trip. For the reading side of an
 // [RWLocker] it returns the readers, at most a thousand. For the writing side it returns the
 // writer. Readers that got the lock from a writer of this client appear as a single Holder of Kind
-// Write, since the store knows only the writer. Errors are those of [Locker.IsLocked]. If the store
-// doesn't support this, the error wraps [errors.ErrUnsupported].
+// Write, since the store knows only the writer. The errors are the same as for [Locker.IsLocked].
+// If the store doesn't support this, the error wraps [errors.ErrUnsupported].
 func (l *Locker) Holders(ctx context.Context) ([]Holder, error) {
 	l.mustBeMade()
 	holders, err := l.holders(ctx)
@@ -352,7 +352,7 @@ func (l *Locker) holders(ctx context.Context) ([]Holder, error) {
 }
 
 // Holders asks the store who holds permits, in one round trip. It returns at most a thousand
-// holders. Errors are those of [Locker.IsLocked]. If the store doesn't support this, the error
+// holders, and the same errors as [Locker.IsLocked]. If the store doesn't support this, the error
 // wraps [errors.ErrUnsupported].
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	l := s.mustBeMade()

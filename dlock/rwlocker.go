@@ -55,17 +55,17 @@ func (c *Client) RWLocker(name string) *RWLocker {
 	return rw
 }
 
-// Lock waits until it acquires the lock for writing: see [Locker.Lock].
+// Lock waits until it acquires the lock for writing. See [Locker.Lock].
 func (rw *RWLocker) Lock() { rw.Writer().Lock() }
 
-// Unlock releases what Lock acquired: see [Locker.Unlock].
+// Unlock releases the lock for writing. See [Locker.Unlock].
 func (rw *RWLocker) Unlock() { rw.Writer().Unlock() }
 
-// RLock waits until it acquires the lock for reading: see [Locker.Lock]. Any number of goroutines
-// may hold it at once.
+// RLock waits until it acquires the lock for reading. Any number of goroutines can hold it at once.
+// See [Locker.Lock].
 func (rw *RWLocker) RLock() { rw.Reader().Lock() }
 
-// RUnlock releases what one RLock acquired: see [Locker.Unlock].
+// RUnlock undoes a single RLock. See [Locker.Unlock].
 func (rw *RWLocker) RUnlock() { rw.Reader().Unlock() }
 
 // RLocker returns the reading side as a [sync.Locker]. It is the Locker that [RWLocker.Reader]

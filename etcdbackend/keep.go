@@ -81,7 +81,7 @@ func staysOut(events []*mvccpb.Event) bool {
 		string(events[1].Kv.Key) == string(e.Kv.Key)+keptSuffix
 }
 
-// keeps reports whether an owner's former permits of a semaphore are kept.
+// keeps reports whether permits that an owner has released are kept.
 func (at stock) keeps(id holdID) bool {
 	return slices.ContainsFunc(at.holds, func(r record) bool { return r.owner == keptOf(id).owner })
 }

@@ -108,8 +108,8 @@ func (s *session) noteLease(
 }
 
 // endNote deletes the note of an owner that releases its hold for writing, or stops waiting for
-// one. It returns the lock's key, as this session last wrote it or, if that isn't known, as it is
-// now.
+// one. It returns the lock's key as this session last wrote it. If the session doesn't remember
+// that, endNote reads the key.
 func (s *session) endNote(ctx context.Context, a *attempt) (key record, err error) {
 	id, ttl := a.id, a.ttl
 	lease := int64(0)
@@ -180,8 +180,8 @@ type wait struct {
 	rev   int64 // the revision at which the reader was first kept out; 0 if not known
 }
 
-// find returns the wait of a reader, given how long the reader has waited. If a remembered wait
-// began at about that time, find returns it, or else a new one.
+// find returns the wait of a reader that has waited for the given time. It returns the remembered
+// wait if that began at about the same time, and a new one otherwise.
 func (ws *waits) find(id holdID, waited time.Duration) wait {
 	began := time.Now().Add(-waited)
 	ws.mu.Lock()

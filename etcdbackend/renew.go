@@ -170,7 +170,8 @@ func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	return key, nil
 }
 
-// kept handles the answer to a keep-alive that was sent for a request, and answers the request.
+// kept takes the result of the keep-alive for a request, and answers the request. If the lease
+// doesn't have the length that the request needs, kept rewrites the hold's key first.
 func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 	switch {
 	case err != nil:
@@ -183,10 +184,10 @@ func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 	}
 }
 
-// rewrite renews a hold that may need another lease. It writes the hold's key, and attaches it to a
-// new lease if the old one has another length. If the request is for a different number of permits
-// than the hold has, rewrite releases the permits. If the old lease has ended, rewrite finds out
-// whether the hold has also ended.
+// rewrite renews a hold by writing its key. It attaches the key to a new lease if the old one has
+// the wrong length. If the request is for a different number of permits than the hold has, rewrite
+// releases the permits. If the old lease has ended, rewrite finds out whether the hold has ended
+// too.
 func (b *batch) rewrite(r int, a *attempt, key record) {
 	b.apart(func() {
 		held, _, err := transact(b.ctx, b.session, a, key, nil, itself,

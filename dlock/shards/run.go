@@ -129,8 +129,8 @@ func (r *run) once() (began bool, err error) {
 // ended.
 func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err error) {
 	// ctx ends if the shard is no longer wanted, or if the attempt takes too long. Once the lock is
-	// held, ctx must no longer end for these reasons, since the context of the hold would end with
-	// it. ctx has no owner, since two members in one process with the same owner would not exclude
+	// held, ctx must not end for either reason, because the context of the hold would end with it.
+	// ctx names no owner, because two members in one process with the same owner wouldn't exclude
 	// each other.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -249,7 +249,7 @@ func (r *run) call(held context.Context) error {
 
 // finish waits until a run has returned. If the run must end early, finish tells it to return, and
 // calls overdue if the run doesn't return within its grace. finish returns the time at which it
-// told the run to return, or the zero time if it didn't.
+// told the run to return, or the zero time if the run returned by itself.
 func (r *run) finish(
 	ctx, finishing *runContext, done <-chan struct{}, overdue func(told time.Time),
 ) (told time.Time) {

@@ -26,7 +26,7 @@ const (
 
 // Channel returns the name of the channel on which releases of the named lock are published. It
 // puts braces around the lock's name, so that a cluster keeps the lock and the channel in one slot.
-// If the name already contains a brace, Channel adds none, and the slots may differ: see
+// If the name already contains a brace, Channel adds none, and the slots may differ. See
 // checkSlots.
 func Channel(name string) string {
 	return tagged(channelPrefix, name, "")
@@ -85,7 +85,8 @@ func unlockedOrKept(message string) (pubsub.Meaning, bool) {
 	return Unlocked(message)
 }
 
-// woken returns a function that wakes the subscriber of req, if the message matters to it.
+// woken returns a function that wakes the subscriber of req after a message. A message that the
+// lock is kept wakes only subscribers that watch the lock.
 func woken(req backend.SubscribeRequest) func(pubsub.Meaning) {
 	return func(why pubsub.Meaning) {
 		if why != pubsub.Kept || req.Watches {
