@@ -411,7 +411,7 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 		f.breach("%v of %q for %v", s.kind, s.owners, s.lease)
 	case s.kind == acquireStep && s.permits > 0:
 		f.permits[s.owner] = s.permits
-	// allowed without an acquisition, since a late one by this owner can follow: see below
+	// allowed even if no acquisition was sent, since it may be sent late (see below)
 	case s.kind == releaseStep && f.permits[s.owner] == 0:
 	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
 		f.breach("%v of %d permits by %q, which has acquired %d", s.kind, s.permits, s.owner,

@@ -44,8 +44,8 @@ type view struct {
 	limit  int
 }
 
-// seenAs returns the kind that an Inspector reports for a lock or a holder. For an Inspector the
-// three kinds of plain locks are the same.
+// seenAs returns the kind that an Inspector reports for a lock or a holder. Inspectors don't
+// distinguish the three kinds of plain locks.
 func seenAs(k backend.Kind) backend.Kind {
 	if k == backend.Fenced || k == backend.Fair {
 		return backend.Exclusive

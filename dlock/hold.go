@@ -62,9 +62,9 @@ func newHandle(got stay) *Hold {
 //   - when the Hold is released.
 //
 // If the lock was lost while the process was paused, the first call to the context's Err reports
-// that. The Done channel, and derived contexts, follow a moment later. The context carries the
-// hold. Do, Acquire and LockContext of the same lock re-enter it, in any goroutine, even within a
-// hold of another lock. Once the hold has ended they return [ErrLost], or [ErrNotHeld] if it was
+// that. A moment later, the Done channel is closed and derived contexts end. The context carries
+// the hold. Do, Acquire and LockContext of the same lock re-enter it, in any goroutine, even within
+// a hold of another lock. Once the hold has ended they return [ErrLost], or [ErrNotHeld] if it was
 // released. For other locks the context acts like the one that Acquire was given.
 func (h *Hold) Context() context.Context {
 	s := h.mustBeHeld()
@@ -267,8 +267,8 @@ func (l *Locker) Do(
 
 // TryDo is like [Locker.Do], but skips the work if someone else holds the lock. It acquires the
 // lock as [Locker.TryLock] does, at once or within [Wait], and reports whether fn ran. False with a
-// nil error means exactly one thing: someone else holds the lock. If fn ran, the error is that of
-// Do. Otherwise it is an [*Error] whose Op is "trydo".
+// nil error means exactly one thing: someone else holds the lock. If fn ran, TryDo returns the same
+// error as Do. Otherwise the error is an [*Error] whose Op is "trydo".
 func (l *Locker) TryDo(
 	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,
 ) (ran bool, err error) {

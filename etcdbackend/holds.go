@@ -169,9 +169,9 @@ func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	return l, true
 }
 
-// take returns all leases of a hold that is being released, and forgets them, except those that a
-// concurrent step is using. The parameter attached is the lease that the key is attached to, or 0.
-// take returns that lease in any case.
+// take returns and forgets the leases of a hold that is being released. It skips leases that a
+// concurrent step is using. But it always returns attached, the lease that the hold's key is
+// attached to, unless that is 0.
 func (h *holds) take(id holdID, attached int64) []int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()

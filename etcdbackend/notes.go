@@ -11,10 +11,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A note records that a writer waits, and for how long. It is a key with its own lease. Each
-// refused attempt of the writer writes the note again, but only if the hold that keeps the writer
-// out hasn't changed. So a late request does nothing after the writer has acquired the lock. After
-// the writer has given up, a late request fails, since the note's lease no longer exists.
+// A note records that a writer is waiting, and how long it has waited. It is a key with its own
+// lease. Each refused attempt of the writer writes the note again, but only if the hold that keeps
+// the writer out hasn't changed. So a late request does nothing after the writer has acquired the
+// lock. After the writer has given up, a late request fails, since the note's lease no longer
+// exists.
 //
 // Deciding whether a writer or a reader came first doesn't involve comparing the clocks of two
 // machines. Readers and writers state how long they have waited, and the server says how long ago

@@ -32,8 +32,8 @@ func Channel(name string) string {
 	return tagged(channelPrefix, name, "")
 }
 
-// tagged returns the key for some data of the named lock. A cluster should keep this key and the
-// name in the same slot.
+// tagged returns a key for data of the named lock. It puts braces around the name, so that a
+// cluster keeps this key and the key name in one slot, unless the name already contains a brace.
 func tagged(before, name, after string) string {
 	if strings.Contains(name, "{") {
 		return before + name + after
