@@ -533,9 +533,9 @@ var inspectCases = []testCase{
 		}},
 }
 
-// unbroken calls the function look repeatedly. Each time, a fault hits a different one of the
-// requests that look sends. In a first series of calls the request is lost, and in a second series
-// its reply. An error of look must not be of kind Refused.
+// unbroken checks that look copes with broken connections. It calls look repeatedly, and each time
+// a fault hits a different one of look's requests. In a first series of calls the request is lost,
+// and in a second series its reply. If look returns an error, its kind must not be Refused.
 func (e *env) unbroken(look func(p party) error) {
 	e.Helper()
 	e.skipWithout(e.store.Fragile != nil, "Fragile")

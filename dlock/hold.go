@@ -84,7 +84,7 @@ func (h *Hold) Context() context.Context {
 	if h.given.Load() {
 		d.end()
 	}
-	h.watch.Stop() // d is watched instead, since the caller might keep only the context
+	h.watch.Stop() // the watch on d replaces it, since the caller might keep only the context
 	return d
 }
 

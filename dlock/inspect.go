@@ -184,8 +184,8 @@ type Holder struct {
 
 // LockInfo is a lock as the store knows it.
 //
-// If the lock has no holders, Kind has a meaning only if it is Permits: the name then belongs to a
-// semaphore, and can't be used for another kind of lock. On Redis and Valkey, a semaphore's limit
+// If the lock has no holders, Kind means something only if it is Permits. The name then belongs to
+// a semaphore, and can't be used for another kind of lock. On Redis and Valkey, a semaphore's limit
 // is a plain number, so what looks like a semaphore might be another program's key.
 type LockInfo struct {
 	Name    string

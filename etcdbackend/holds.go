@@ -44,8 +44,8 @@ func newHolds() *holds {
 
 const firstSweep = 128
 
-// keptFor returns how long a lease of ttl seconds is remembered. That allows for a new leader,
-// which restarts all leases, and for a slow server, which ends them late.
+// keptFor returns how long a lease of ttl seconds is remembered. This is longer than the lease,
+// since a new leader restarts all leases, and a slow server ends them late.
 func keptFor(ttl int64) time.Duration { return time.Duration(2*ttl+10) * time.Second }
 
 // guess returns the key as the session last wrote it.
@@ -149,9 +149,8 @@ func (h *holds) suspect(id holdID, lease int64) {
 	}
 }
 
-// spare returns the lease of a deleted key, and forgets it, if another hold can use that lease. To
-// allow that, the session must have granted the lease, and must know the outcome of every request
-// that used it.
+// spare returns and forgets the lease of a deleted key, if another hold can use it. For that, the
+// session must have granted the lease, and must know the outcome of every request that used it.
 func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -137,7 +137,7 @@ func (s *session) endNote(ctx context.Context, a *attempt) (key record, err erro
 	return key, notDone(s.giveBack(ctx, noteOf(id), lease, ttl))
 }
 
-// dropNote records that a note was deleted because its owner now writes.
+// dropNote records that a note was deleted because its owner has acquired the lock for writing.
 func (s *session) dropNote(id holdID) {
 	if note := s.holds.guess(id); !note.free() {
 		if l, ok := s.holds.spare(id, note.lease); ok {
@@ -223,8 +223,8 @@ func (ws *waits) end(id holdID) {
 	}
 }
 
-// any reports whether readers of a lock wait here. It also counts readers that gave up and weren't
-// removed.
+// any reports whether any of the session's readers wait for the named lock. Readers that gave up
+// without being removed still count.
 func (ws *waits) any(name string) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

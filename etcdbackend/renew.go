@@ -40,8 +40,8 @@ func (s *session) Renew(
 	return res, err
 }
 
-// RenewBatch reads the keys of the locks, and renews the leases of the requests' owners. From the
-// keys, it also learns whether the key of a hold was deleted although the lease still exists.
+// RenewBatch reads the keys of the locks, and renews the leases of the requests' owners. It reads
+// the keys because the key of a hold may have been deleted although its lease still exists.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {
@@ -78,7 +78,7 @@ func (b *batch) done(i int, held bool, err error) {
 	b.running.Done()
 }
 
-// read looks at the locks of some requests, and starts the renewals that the requests need. It
+// read reads the keys of the given requests' holds, and starts the renewals that they need. It
 // doesn't wait for the renewals.
 func (b *batch) read(some []int) {
 	ids := make([]holdID, len(some))
@@ -101,8 +101,8 @@ func (b *batch) read(some []int) {
 	}
 }
 
-// keep renews the leases of some requests. kvs are the keys of their holds. keep rewrites a key
-// that needs another lease.
+// keep renews the leases of the given requests. kvs contains the keys of their holds, as just read.
+// If a key needs another lease, keep rewrites it.
 func (b *batch) keep(some []int, kvs [][]*mvccpb.KeyValue) {
 	var asks []*ask
 	shortest := int64(0)

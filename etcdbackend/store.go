@@ -279,8 +279,8 @@ func (st *store) swap(
 
 // same returns the condition that a key hasn't changed since it was read or written. The revision
 // alone isn't enough. An etcd that has lost its data, or was restored from a snapshot, reuses some
-// revisions, so another owner's key may have the same one. So same also compares the leases, whose
-// ids are random.
+// revisions, so another owner's key may have the same revision. So same also compares the leases,
+// whose ids are random.
 func same(key []byte, old record) []*pb.Compare {
 	if old.free() {
 		return []*pb.Compare{unchanged(key, 0)}

@@ -28,7 +28,7 @@ func (s *Shard) Token() uint64 { return s.token }
 
 // Finishing returns a context in which to finish work that was begun before the context of the run
 // ended. It ends with cause [ErrOverdue] when the run's grace is over, or with a [*dlock.Loss] when
-// the shard is lost: see [Grace].
+// the shard is lost. See [Grace].
 func (s *Shard) Finishing() context.Context { return s.finishing }
 
 // Times between attempts.
@@ -38,9 +38,8 @@ const (
 	longestPause = 5 * time.Second
 )
 
-// A run handles one shard that this member wants. It lasts from the time the member begins to want
-// the shard until it has released the shard. Each run has one goroutine, and another one while fn
-// runs.
+// A run handles one shard. It begins when this member starts to want the shard, and ends when the
+// member has released it. Each run has one goroutine, and another one while fn runs.
 type run struct {
 	set    *Set
 	shard  string
@@ -292,7 +291,7 @@ func (p *panicking) add(v any) {
 	}
 }
 
-// again panics if a run has panicked, with the value of the first panic.
+// again panics with the value of the first panic, if a run has panicked.
 func (p *panicking) again() {
 	if v := p.value.Load(); v != nil {
 		panic(fmt.Sprintf("shards: a run has panicked: %v", *v))

@@ -148,7 +148,7 @@ func (d Dialect) KeepFair(req backend.ReleaseRequest) Call {
 }
 
 // RenewFair renews up to a hundred holds, and uses the lease of the first request for all of them.
-// [ParseRenewals] reads its reply. A hold that is gone according to the reply is certainly gone. An
+// [ParseRenewals] reads its reply. If the reply says that a hold is gone, that is reliable. An
 // error doesn't say which of the holds caused it.
 func (d Dialect) RenewFair(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 5*len(reqs)), []string{millis(reqs[0].Lease)}
