@@ -63,8 +63,8 @@ func (o object) applyPermits(s modelStep, i int, t moment) []outcome {
 	return []outcome{w}
 }
 
-// limited implements apply for steps that need a limit. If no permits are taken, the store may have
-// forgotten the last limit that a step gave.
+// limited implements apply for steps that depend on the semaphore's limit. If no permits are taken,
+// the store may have forgotten the limit that a step set.
 func (o object) limited(s modelStep, i int, t moment) (all []outcome) {
 	limit := s.limit
 	if limit == 0 {

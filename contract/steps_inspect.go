@@ -168,7 +168,7 @@ func namesOf(locks []backend.Inspection) []string {
 	return slices.Compact(names)
 }
 
-// declared returns those of the given kinds that the store supports.
+// declared returns the given kinds that the store supports.
 func (e *env) declared(kinds ...backend.Kind) []backend.Kind {
 	return slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
 }

@@ -35,8 +35,8 @@ type stay struct {
 // another hold of this lock, Acquire re-enters that hold. Otherwise it acts for a new owner. Two
 // Holds with new owners exclude each other, even from one Locker, and are separate from the
 // Locker's plain calls. With Wait(0), Acquire gives up with [ErrNotAcquired] if someone else holds
-// the lock. The errors are those of LockContext. The context of the Hold ends with ctx. To bound
-// only the wait, use [Wait].
+// the lock. Acquire returns the same errors as LockContext. The context of the Hold ends with ctx.
+// To bound only the wait, use [Wait].
 func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	got, err := l.enter(ctx, acquireOptions{}, opts)
 	if err != nil {

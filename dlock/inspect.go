@@ -142,7 +142,7 @@ type Stats struct {
 
 	Released            uint64 // unlocks, whatever their outcome
 	Lost                uint64 // lost holds, including those with a fixed lease
-	Renewed, NotRenewed uint64 // renewals, counted per lock: answered and unanswered ones
+	Renewed, NotRenewed uint64 // answered and unanswered renewals, counted per lock
 
 	Closed bool // whether the client is closed
 }

@@ -76,7 +76,7 @@ func (rw *RWLocker) RLocker() sync.Locker { return rw.Reader() }
 // with plain calls, and each unlocks it once. It counts these calls, and doesn't know which
 // goroutine made them. After a loss, others can still lock it. If the lost hold had n readers, the
 // next n unlocks return [ErrLost], whichever goroutines call them. So a late unlock of a lost read
-// lock never releases that of another goroutine. A read lock with a [FixedLease] must also be
+// lock never releases another goroutine's read lock. A read lock with a [FixedLease] must also be
 // unlocked, even after it has ended. Otherwise the next unlock by another reader is taken for the
 // missing one, and the client goes on renewing that other reader's hold. For a read lock that is
 // never unlocked, use [Locker.Acquire], an [Owner], or an RWLocker of its own.

@@ -35,7 +35,7 @@ type entry struct {
 type leaseUse struct {
 	lease
 	step    context.Context // the context of a step that attaches the key to the lease, or nil
-	suspect bool            // a request that attaches the key to the lease has no answer
+	suspect bool            // a request to attach the key to the lease was not answered
 }
 
 func newHolds() *holds {

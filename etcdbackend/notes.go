@@ -61,7 +61,7 @@ func (s *session) leaveNote(
 		s.holds.suspect(id, l.id)
 		return false, at, err
 	}
-	// Even if this request didn't write the note, an earlier one without an answer might have.
+	// Even if this request didn't write the note, an earlier, unanswered one might have.
 	note.rev = res.Header.GetRevision()
 	s.holds.wrote(id, note, l)
 	if res.Succeeded {
@@ -81,9 +81,10 @@ func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 	return same(s.store.keyOf(id), at.write)
 }
 
-// noteLease returns an owner's note, or the zero record if none is known, and a lease for the note.
-// A note keeps its lease if that lease is ttl seconds long. If the lease began more than spareTime
-// ago, noteLease sends a renewal, and doesn't wait for it.
+// noteLease returns an owner's note as this session last wrote it, and a lease with which to write
+// it again. The note is the zero record if the session remembers none. A note keeps its lease if
+// that lease is ttl seconds long. If the lease began more than spareTime ago, noteLease sends a
+// renewal without waiting for it.
 func (s *session) noteLease(
 	ctx context.Context, id holdID, ttl int64,
 ) (note record, l lease, err error) {

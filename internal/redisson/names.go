@@ -50,9 +50,9 @@ func apart(before, name string) string {
 	return tagged(before, name, "")
 }
 
-// unbraced removes the braces around a name. It returns false unless there is text between them, in
-// which no other brace opens.
-// [tagged] returns the same key for the name with and without these braces.
+// unbraced removes the braces around a name. It returns false if there are no such braces, if there
+// is nothing between them, or if another brace opens there. [tagged] returns the same key for the
+// name with and without these braces.
 func unbraced(name string) (inside string, ok bool) {
 	inside, begins := strings.CutPrefix(name, "{")
 	inside, ends := strings.CutSuffix(inside, "}")
@@ -60,7 +60,7 @@ func unbraced(name string) (inside string, ok bool) {
 }
 
 // refuseBraces returns a check that refuses names in braces for a kind of lock. Redisson keeps a
-// part of such a lock under a key that is the same for a name with and without braces.
+// part of such a lock under a key that would be the same for the name without the braces.
 func refuseBraces(kind, part string) func(name string) error {
 	return func(name string) error {
 		if inside, ok := unbraced(name); ok {
