@@ -491,8 +491,8 @@ func (f *faultyBackend) Open() backend.Session {
 // Limits implements [backend.Backend].
 func (f *faultyBackend) Limits() backend.Limits { return f.inner.Limits() }
 
-// A faultySession is a session of a faultyBackend. It implements most capabilities, but
-// reports only those of the store.
+// A faultySession is a session of a faultyBackend. It implements most capabilities, but reports
+// only those that the store has.
 type faultySession struct {
 	f         *faultyBackend
 	inner     backend.Session

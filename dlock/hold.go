@@ -9,7 +9,7 @@ import (
 
 // Hold is a lock held from [Locker.Acquire] to [Hold.Release]. Use it where [Locker.Do] doesn't
 // fit, because the code under the lock can't be a single function. It is safe for concurrent use. A
-// Hold of several locks works the same way: see [MultiLocker.Acquire].
+// Hold of several locks works the same way. See [MultiLocker.Acquire].
 //
 // If a Hold and its context are dropped without a Release, the client keeps renewing the lock, and
 // logs the mistake once it is detected.
@@ -159,7 +159,7 @@ func (l *Locker) stateOf(h *hold, given bool) error {
 	}
 }
 
-// Until returns the time until which the lock is guaranteed to be held without further renewal, by
+// Until returns the time until which the lock is guaranteed to be held without further renewal, on
 // this process's monotonic clock. To be safe, it is earlier than the end of the lease in the store,
 // by a hundredth of the lease. Each renewal makes it later. A fair lock that the store granted to
 // the first in line lasts one to three seconds at first, whatever lease was requested. The first
@@ -222,7 +222,7 @@ func (h *Hold) mustBeHeld() *stay {
 	return &h.stay
 }
 
-// Token returns the fencing token of the innermost hold in ctx that has one: see [Hold.Token]. For
+// Token returns the fencing token of the innermost hold in ctx that has one. See [Hold.Token]. For
 // several locks, see [MultiLocker.Acquire].
 func Token(ctx context.Context) (token uint64, ok bool) {
 	mustBeContext(ctx)
@@ -243,8 +243,9 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 // If the lock was not acquired, the error is an [*Error] whose Op is "do". Otherwise it is fn's
 // error. If the lock was lost while fn ran, or the release failed, an *Error whose Op is "unlock"
 // is joined to it, even if fn returned nil. A loss wraps [ErrLost]. Test for that first, since fn's
-// error may be that of its context. The release takes at most 5 s, but not beyond the end of the
-// lease, whether or not ctx has ended. If fn panics, the error of the release is logged.
+// error may just be the error of its context. The release takes at most 5 s, and ends with the
+// lease at the latest, whether or not ctx has ended. If fn panics, the error of the release is
+// logged.
 //
 // If fn re-enters the lock with its context and doesn't unlock it again, the lock stays held, since
 // a goroutine that fn started might still need it. Do logs that, unless ctx names an owner. Unlock
@@ -347,7 +348,7 @@ func (s *stay) giveBack(ctx context.Context) error {
 
 // reportLeft is called after the function that ran under the lock has returned. It returns how many
 // times the function re-entered the hold without unlocking it. It logs how many unlocks are
-// missing, including those of read locks that the function acquired while it held the write lock.
+// missing, including unlocks of read locks that the function acquired while it held the write lock.
 // It must be called only if no other calls use the hold's party.
 func (h *hold) reportLeft(c *Client, released bool) (left int) {
 	s := c.lock()

@@ -16,7 +16,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// HoldInfo describes a lock that a client holds, as the client knows it.
+// HoldInfo describes a lock that a client holds, according to the client.
 type HoldInfo struct {
 	Name     string
 	Kind     backend.Kind
@@ -45,7 +45,7 @@ type HoldInfo struct {
 	Token   uint64 // the fencing token; 0 if there is none
 }
 
-// WaitInfo describes a call that waits for a lock, as the client knows it.
+// WaitInfo describes a call that waits for a lock, according to the client.
 type WaitInfo struct {
 	Name string
 	Kind backend.Kind
@@ -161,18 +161,18 @@ func (c *Client) Stats() Stats {
 	}
 }
 
-// Holder is a holder of a lock, as the store knows it.
+// Holder describes a holder of a lock, according to the store.
 type Holder struct {
 	// ID is the holder's id in the store: "CLIENT:NUMBER" for this package and Redisson (see
 	// [Hold.HolderID]), or "CLIENT note=NOTE:NUMBER". For permits on Redis and Valkey it is a hash
 	// of that, twelve bytes in hexadecimal.
 	ID string
 
-	// Client is the id of the holder's client: see [WithClientID]. It is empty if ID doesn't
-	// contain it.
+	// Client is the id of the holder's client, or empty if ID doesn't contain it. See
+	// [WithClientID].
 	Client string
 
-	// Note is the holder's note: see [HolderNote]. It is empty if there is none.
+	// Note is the holder's note, or empty if there is none. See [HolderNote].
 	Note string
 
 	Kind      backend.Kind  // Exclusive for plain, fenced and fair locks
@@ -182,7 +182,7 @@ type Holder struct {
 	Kept bool // released, but the lock stays taken for a time: see [AtLeast], [Client.Once]
 }
 
-// LockInfo is a lock as the store knows it.
+// LockInfo describes a lock, according to the store.
 //
 // If the lock has no holders, Kind means something only if it is Permits. The name then belongs to
 // a semaphore, and can't be used for another kind of lock. On Redis and Valkey, a semaphore's limit
@@ -263,9 +263,9 @@ func partsOf(owner string) (client, note string) {
 // Locks returns an iterator over the store's locks whose names begin with prefix, in no particular
 // order. It reads them from the store page by page. It yields each lock that is held throughout the
 // iteration, and can also yield locks that are acquired or released meanwhile. The iteration ends
-// at the first error, which is that of ctx, [ErrClosed], or the store's. If the store can't list
-// its locks, the error wraps [errors.ErrUnsupported]. The iteration can take a while, but doesn't
-// block the store. On Redis and Valkey it scans every key (SCAN).
+// at the first error, which is ctx's error, [ErrClosed], or an error of the store. If the store
+// can't list its locks, the error wraps [errors.ErrUnsupported]. The iteration can take a while,
+// but doesn't block the store. On Redis and Valkey it scans every key (SCAN).
 func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, error] {
 	mustBeContext(ctx)
 	return func(yield func(LockInfo, error) bool) {
@@ -361,7 +361,7 @@ func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 }
 
 // ForceRelease releases all permits of all holders, and reports whether there were any. It is for
-// operators: see [Locker.ForceUnlock].
+// operators. See [Locker.ForceUnlock].
 func (s *Semaphore) ForceRelease(ctx context.Context) (bool, error) {
 	l := s.mustBeMade()
 	released, err := l.force(ctx)

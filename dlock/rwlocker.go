@@ -32,7 +32,7 @@ import (
 // such readers would wait for each other. Plain calls have no owner. So an RLock after a Lock in
 // the same goroutine waits forever, and so does a Lock after an RLock, as with sync.RWMutex.
 //
-// The methods of each side are about that side only. [Locker.IsLocked] of the reading side is false
+// The methods of each side concern only that side. [Locker.IsLocked] of the reading side is false
 // while a writer holds the lock, and [Locker.ForceUnlock] of one side frees nothing while only the
 // other is held. If a writer has passed the lock to readers of its client, other clients and the
 // writing side still report that it is held for writing. The reading side of that client reports

@@ -21,9 +21,10 @@ type Shard struct {
 // Name returns the shard's name.
 func (s *Shard) Name() string { return s.name }
 
-// Token returns the fencing token of this run, which is larger than that of any earlier run of the
-// shard, by any member. A resource that refuses every token smaller than the largest it has seen is
-// protected from a member that was paused for longer than its lease: see [dlock.Hold.Token].
+// Token returns the fencing token of this run, which is larger than the token of any earlier run of
+// the shard, by any member. A resource that refuses every token smaller than the largest it has
+// seen is protected from a member that was paused for longer than its lease. See
+// [dlock.Hold.Token].
 func (s *Shard) Token() uint64 { return s.token }
 
 // Finishing returns a context in which to finish work that was begun before the context of the run

@@ -69,9 +69,9 @@ func clientOf(owner string) string {
 
 const grantsPrefix = "distsync_fair_grants:"
 
-// grants returns the prefix of the names of a lock's grant channels. The rest of a name identifies
-// a client. On its channel, a client learns which of its owners was given a lock. With sharded
-// channels, each lock has its own prefix. Otherwise all locks share one.
+// grants returns the prefix of the names of a lock's grant channels. The rest of the name
+// identifies a client, which learns from the channel that one of its owners was given the lock.
+// With sharded channels, each lock has its own prefix. Otherwise all locks share one prefix.
 func (d Dialect) grants(name string) string {
 	if d.Sharded {
 		return tagged(grantsPrefix, name, ":")
@@ -89,7 +89,7 @@ const (
 )
 
 // fairKeys returns the keys of a fair lock, and then the lock's channel. That channel's name is
-// also a prefix of the channels for Redisson's owners: see turnChannel.
+// also a prefix of the channels for Redisson's owners. See turnChannel.
 func fairKeys(name string) []string {
 	return []string{name, tagged("redisson_lock_queue:", name, ""),
 		tagged(timeoutsPrefix, name, ""),
