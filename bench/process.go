@@ -180,9 +180,8 @@ func (p *process) failure(err error) error {
 	return err
 }
 
-// perform runs each trial in its own process. Once all processes are ready, it calls the function
-// around with an argument that starts all trials and waits for their reports. So around can measure
-// the run.
+// perform runs each trial in its own process. Once all processes are ready, it calls around with a
+// function that starts all trials and waits for their reports, so that around can measure the run.
 func (l *lab) perform(trials []trial, around func(func() error) error) ([]measured, error) {
 	processes := make([]*process, len(trials))
 	reports := make([]measured, len(trials))
@@ -216,7 +215,7 @@ func (l *lab) perform(trials []trial, around func(func() error) error) ([]measur
 	return reports, err
 }
 
-// A child is the state of a trial in the process that carries it out.
+// A child holds the state of a trial inside the process that carries it out.
 type child struct {
 	trial
 	started chan struct{}

@@ -9,7 +9,7 @@ import (
 )
 
 // backgroundCases test what a client does in the background, and what it assumes in the meantime.
-// Where the end of a lease could hide that the client did nothing, leases last an hour.
+// If the end of a lease could hide that the client did nothing, leases last an hour.
 var backgroundCases = []testCase{
 	{name: "an unlock that failed", rule: "goes on in the background until the store has answered",
 		tags: forReaders, run: locker(failedUnlock)},

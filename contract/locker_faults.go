@@ -157,8 +157,8 @@ func twice(x *transit) error {
 	return errors.Join(x.carryOut(x.ctx), x.carryOut(x.ctx))
 }
 
-// unsure removes the lease from a grant, like a store that can't tell whether the grant is still in
-// force.
+// unsure removes the lease from a grant, as a store does if it can't tell whether the grant is
+// still in force.
 func unsure(x *transit) error {
 	x.f.mu.Lock()
 	x.step.lease = 0
@@ -411,7 +411,7 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 		f.breach("%v of %q for %v", s.kind, s.owners, s.lease)
 	case s.kind == acquireStep && s.permits > 0:
 		f.permits[s.owner] = s.permits
-	// allowed without an acquisition, since a late one by this owner can follow: see below
+	// allowed even if no acquisition was sent, since it may be sent late (see below)
 	case s.kind == releaseStep && f.permits[s.owner] == 0:
 	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
 		f.breach("%v of %d permits by %q, which has acquired %d", s.kind, s.permits, s.owner,
@@ -491,8 +491,8 @@ func (f *faultyBackend) Open() backend.Session {
 // Limits implements [backend.Backend].
 func (f *faultyBackend) Limits() backend.Limits { return f.inner.Limits() }
 
-// A faultySession is a session of a faultyBackend. It implements most capabilities, but
-// reports only those of the store.
+// A faultySession is a session of a faultyBackend. It implements most capabilities, but reports
+// only those that the store has.
 type faultySession struct {
 	f         *faultyBackend
 	inner     backend.Session

@@ -15,7 +15,7 @@ const noLimit, tooMany = "no limit", "too many"
 // works reports whether any owner holds permits.
 func (o object) works() bool { return o.permits != [len(modelOwners)]ending{} }
 
-// out returns the number of permits that are taken. Each owner takes the number that
+// out returns the number of permits that are taken. An owner that takes permits takes as many as
 // modelStep.permits returns.
 func (o object) out() (n int) {
 	for i, x := range o.permits {
@@ -63,8 +63,8 @@ func (o object) applyPermits(s modelStep, i int, t moment) []outcome {
 	return []outcome{w}
 }
 
-// limited implements apply for steps that need a limit. If no permits are taken, the store may have
-// forgotten the last limit that a step gave.
+// limited implements apply for steps that depend on the semaphore's limit. If no permits are taken,
+// the store may have forgotten the limit that a step set.
 func (o object) limited(s modelStep, i int, t moment) (all []outcome) {
 	limit := s.limit
 	if limit == 0 {
@@ -195,10 +195,10 @@ func (o object) settle(x ending) object {
 	return o
 }
 
-// moved returns the states that an object may be in by now. Its expired holds were already removed.
-// Some places in line may have expired. The store may have granted the lock to the first in line
-// and, if that grant expired because the owner was dead, to the next. But some stores grant the
-// lock only in the next step.
+// moved returns the possible states of an object after time has passed. The caller has already
+// removed expired holds. Some places in line may have expired. The store may have granted the lock
+// to the first in line and, if that grant expired because the owner was dead, to the next. But some
+// stores grant the lock only in the next step.
 func (o object) moved(t moment, strict bool) (all []object) {
 	for left := range 1 << len(o.line) { // for each set of owners whose places may have expired
 		p, possible, finally := o, true, true

@@ -44,8 +44,8 @@ type view struct {
 	limit  int
 }
 
-// seenAs returns the kind that an Inspector reports for a lock or a holder. For an Inspector the
-// three kinds of plain locks are the same.
+// seenAs returns the kind that an Inspector reports for a lock or a holder. Inspectors don't
+// distinguish the three kinds of plain locks.
 func seenAs(k backend.Kind) backend.Kind {
 	if k == backend.Fenced || k == backend.Fair {
 		return backend.Exclusive
@@ -168,7 +168,7 @@ func namesOf(locks []backend.Inspection) []string {
 	return slices.Compact(names)
 }
 
-// declared returns those of the given kinds that the store supports.
+// declared returns the given kinds that the store supports.
 func (e *env) declared(kinds ...backend.Kind) []backend.Kind {
 	return slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
 }
@@ -533,9 +533,9 @@ var inspectCases = []testCase{
 		}},
 }
 
-// unbroken calls the function look repeatedly. Each time, a fault hits a different one of the
-// requests that look sends. In a first series of calls the request is lost, and in a second series
-// its reply. An error of look must not be of kind Refused.
+// unbroken checks that look copes with broken connections. It calls look repeatedly, and each time
+// a fault hits a different one of look's requests. In a first series of calls the request is lost,
+// and in a second series its reply. If look returns an error, its kind must not be Refused.
 func (e *env) unbroken(look func(p party) error) {
 	e.Helper()
 	e.skipWithout(e.store.Fragile != nil, "Fragile")

@@ -15,7 +15,8 @@ func withCancelCause(ctx context.Context) (context.Context, context.CancelCauseF
 }
 
 // A gate wraps a caller's context, so that canceling a child of the gate doesn't call the caller's
-// code. Canceling gets one value from the parent. The gate has fetched that value in advance.
+// code. To cancel a context, package context asks its parent for one value. The gate has fetched
+// that value in advance.
 type gate struct {
 	context.Context
 	parent any // the value for cancelKey

@@ -9,7 +9,7 @@ import (
 
 // Hold is a lock held from [Locker.Acquire] to [Hold.Release]. Use it where [Locker.Do] doesn't
 // fit, because the code under the lock can't be a single function. It is safe for concurrent use. A
-// Hold of several locks works the same way: see [MultiLocker.Acquire].
+// Hold of several locks works the same way. See [MultiLocker.Acquire].
 //
 // If a Hold and its context are dropped without a Release, the client keeps renewing the lock, and
 // logs the mistake once it is detected.
@@ -35,8 +35,8 @@ type stay struct {
 // another hold of this lock, Acquire re-enters that hold. Otherwise it acts for a new owner. Two
 // Holds with new owners exclude each other, even from one Locker, and are separate from the
 // Locker's plain calls. With Wait(0), Acquire gives up with [ErrNotAcquired] if someone else holds
-// the lock. The errors are those of LockContext. The context of the Hold ends with ctx. To bound
-// only the wait, use [Wait].
+// the lock. Acquire returns the same errors as LockContext. The context of the Hold ends with ctx.
+// To bound only the wait, use [Wait].
 func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	got, err := l.enter(ctx, acquireOptions{}, opts)
 	if err != nil {
@@ -62,9 +62,9 @@ func newHandle(got stay) *Hold {
 //   - when the Hold is released.
 //
 // If the lock was lost while the process was paused, the first call to the context's Err reports
-// that. The Done channel, and derived contexts, follow a moment later. The context carries the
-// hold. Do, Acquire and LockContext of the same lock re-enter it, in any goroutine, even within a
-// hold of another lock. Once the hold has ended they return [ErrLost], or [ErrNotHeld] if it was
+// that. A moment later, the Done channel is closed and derived contexts end. The context carries
+// the hold. Do, Acquire and LockContext of the same lock re-enter it, in any goroutine, even within
+// a hold of another lock. Once the hold has ended they return [ErrLost], or [ErrNotHeld] if it was
 // released. For other locks the context acts like the one that Acquire was given.
 func (h *Hold) Context() context.Context {
 	s := h.mustBeHeld()
@@ -84,7 +84,7 @@ func (h *Hold) Context() context.Context {
 	if h.given.Load() {
 		d.end()
 	}
-	h.watch.Stop() // d is watched instead, since the caller might keep only the context
+	h.watch.Stop() // the watch on d replaces it, since the caller might keep only the context
 	return d
 }
 
@@ -141,8 +141,8 @@ func (h *Hold) Err() error {
 	return s.locker.stateOf(s.hold, given)
 }
 
-// stateOf returns the error that says how a hold has ended, or nil if it hasn't. given reports
-// whether Release was called.
+// stateOf returns the error that says how a hold has ended, or nil if it hasn't. The parameter
+// given says whether Release was called.
 func (l *Locker) stateOf(h *hold, given bool) error {
 	c := l.client
 	s := c.lock()
@@ -159,7 +159,7 @@ func (l *Locker) stateOf(h *hold, given bool) error {
 	}
 }
 
-// Until returns the time until which the lock is guaranteed to be held without further renewal, by
+// Until returns the time until which the lock is guaranteed to be held without further renewal, on
 // this process's monotonic clock. To be safe, it is earlier than the end of the lease in the store,
 // by a hundredth of the lease. Each renewal makes it later. A fair lock that the store granted to
 // the first in line lasts one to three seconds at first, whatever lease was requested. The first
@@ -222,7 +222,7 @@ func (h *Hold) mustBeHeld() *stay {
 	return &h.stay
 }
 
-// Token returns the fencing token of the innermost hold in ctx that has one: see [Hold.Token]. For
+// Token returns the fencing token of the innermost hold in ctx that has one. See [Hold.Token]. For
 // several locks, see [MultiLocker.Acquire].
 func Token(ctx context.Context) (token uint64, ok bool) {
 	mustBeContext(ctx)
@@ -243,8 +243,9 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 // If the lock was not acquired, the error is an [*Error] whose Op is "do". Otherwise it is fn's
 // error. If the lock was lost while fn ran, or the release failed, an *Error whose Op is "unlock"
 // is joined to it, even if fn returned nil. A loss wraps [ErrLost]. Test for that first, since fn's
-// error may be that of its context. The release takes at most 5 s, but not beyond the end of the
-// lease, whether or not ctx has ended. If fn panics, the error of the release is logged.
+// error may just be the error of its context. The release takes at most 5 s, and ends with the
+// lease at the latest, whether or not ctx has ended. If fn panics, the error of the release is
+// logged.
 //
 // If fn re-enters the lock with its context and doesn't unlock it again, the lock stays held, since
 // a goroutine that fn started might still need it. Do logs that, unless ctx names an owner. Unlock
@@ -267,8 +268,8 @@ func (l *Locker) Do(
 
 // TryDo is like [Locker.Do], but skips the work if someone else holds the lock. It acquires the
 // lock as [Locker.TryLock] does, at once or within [Wait], and reports whether fn ran. False with a
-// nil error means exactly one thing: someone else holds the lock. If fn ran, the error is that of
-// Do. Otherwise it is an [*Error] whose Op is "trydo".
+// nil error means exactly one thing: someone else holds the lock. If fn ran, TryDo returns the same
+// error as Do. Otherwise the error is an [*Error] whose Op is "trydo".
 func (l *Locker) TryDo(
 	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,
 ) (ran bool, err error) {
@@ -347,7 +348,7 @@ func (s *stay) giveBack(ctx context.Context) error {
 
 // reportLeft is called after the function that ran under the lock has returned. It returns how many
 // times the function re-entered the hold without unlocking it. It logs how many unlocks are
-// missing, including those of read locks that the function acquired while it held the write lock.
+// missing, including unlocks of read locks that the function acquired while it held the write lock.
 // It must be called only if no other calls use the hold's party.
 func (h *hold) reportLeft(c *Client, released bool) (left int) {
 	s := c.lock()

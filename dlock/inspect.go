@@ -16,7 +16,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// HoldInfo describes a lock that a client holds, as the client knows it.
+// HoldInfo describes a lock that a client holds, according to the client.
 type HoldInfo struct {
 	Name     string
 	Kind     backend.Kind
@@ -45,7 +45,7 @@ type HoldInfo struct {
 	Token   uint64 // the fencing token; 0 if there is none
 }
 
-// WaitInfo describes a call that waits for a lock, as the client knows it.
+// WaitInfo describes a call that waits for a lock, according to the client.
 type WaitInfo struct {
 	Name string
 	Kind backend.Kind
@@ -142,7 +142,7 @@ type Stats struct {
 
 	Released            uint64 // unlocks, whatever their outcome
 	Lost                uint64 // lost holds, including those with a fixed lease
-	Renewed, NotRenewed uint64 // renewals, counted per lock: answered and unanswered ones
+	Renewed, NotRenewed uint64 // answered and unanswered renewals, counted per lock
 
 	Closed bool // whether the client is closed
 }
@@ -161,18 +161,18 @@ func (c *Client) Stats() Stats {
 	}
 }
 
-// Holder is a holder of a lock, as the store knows it.
+// Holder describes a holder of a lock, according to the store.
 type Holder struct {
 	// ID is the holder's id in the store: "CLIENT:NUMBER" for this package and Redisson (see
 	// [Hold.HolderID]), or "CLIENT note=NOTE:NUMBER". For permits on Redis and Valkey it is a hash
 	// of that, twelve bytes in hexadecimal.
 	ID string
 
-	// Client is the id of the holder's client: see [WithClientID]. It is empty if ID doesn't
-	// contain it.
+	// Client is the id of the holder's client, or empty if ID doesn't contain it. See
+	// [WithClientID].
 	Client string
 
-	// Note is the holder's note: see [HolderNote]. It is empty if there is none.
+	// Note is the holder's note, or empty if there is none. See [HolderNote].
 	Note string
 
 	Kind      backend.Kind  // Exclusive for plain, fenced and fair locks
@@ -182,10 +182,10 @@ type Holder struct {
 	Kept bool // released, but the lock stays taken for a time: see [AtLeast], [Client.Once]
 }
 
-// LockInfo is a lock as the store knows it.
+// LockInfo describes a lock, according to the store.
 //
-// If the lock has no holders, Kind has a meaning only if it is Permits: the name then belongs to a
-// semaphore, and can't be used for another kind of lock. On Redis and Valkey, a semaphore's limit
+// If the lock has no holders, Kind means something only if it is Permits. The name then belongs to
+// a semaphore, and can't be used for another kind of lock. On Redis and Valkey, a semaphore's limit
 // is a plain number, so what looks like a semaphore might be another program's key.
 type LockInfo struct {
 	Name    string
@@ -198,8 +198,8 @@ type LockInfo struct {
 
 // Inspect asks the store who holds the lock with the given name, whatever its kind, or who holds
 // the permits of the semaphore with that name. A LockInfo without Holders describes a free lock.
-// Errors are those of [Locker.IsLocked]. If the store doesn't support this, the error wraps
-// [errors.ErrUnsupported].
+// Inspect returns the same errors as [Locker.IsLocked]. If the store doesn't support this, the
+// error wraps [errors.ErrUnsupported].
 func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	mustBeContext(ctx)
 	if name == "" {
@@ -263,9 +263,9 @@ func partsOf(owner string) (client, note string) {
 // Locks returns an iterator over the store's locks whose names begin with prefix, in no particular
 // order. It reads them from the store page by page. It yields each lock that is held throughout the
 // iteration, and can also yield locks that are acquired or released meanwhile. The iteration ends
-// at the first error, which is that of ctx, [ErrClosed], or the store's. If the store can't list
-// its locks, the error wraps [errors.ErrUnsupported]. The iteration can take a while, but doesn't
-// block the store. On Redis and Valkey it scans every key (SCAN).
+// at the first error, which is ctx's error, [ErrClosed], or an error of the store. If the store
+// can't list its locks, the error wraps [errors.ErrUnsupported]. The iteration can take a while,
+// but doesn't block the store. On Redis and Valkey it scans every key (SCAN).
 func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, error] {
 	mustBeContext(ctx)
 	return func(yield func(LockInfo, error) bool) {
@@ -325,8 +325,8 @@ func (l *Locker) Holder(ctx context.Context) (Holder, error) {
 // Holders asks the store who holds the lock, in one round trip. For the reading side of an
 // [RWLocker] it returns the readers, at most a thousand. For the writing side it returns the
 // writer. Readers that got the lock from a writer of this client appear as a single Holder of Kind
-// Write, since the store knows only the writer. Errors are those of [Locker.IsLocked]. If the store
-// doesn't support this, the error wraps [errors.ErrUnsupported].
+// Write, since the store knows only the writer. The errors are the same as for [Locker.IsLocked].
+// If the store doesn't support this, the error wraps [errors.ErrUnsupported].
 func (l *Locker) Holders(ctx context.Context) ([]Holder, error) {
 	l.mustBeMade()
 	holders, err := l.holders(ctx)
@@ -352,7 +352,7 @@ func (l *Locker) holders(ctx context.Context) ([]Holder, error) {
 }
 
 // Holders asks the store who holds permits, in one round trip. It returns at most a thousand
-// holders. Errors are those of [Locker.IsLocked]. If the store doesn't support this, the error
+// holders, and the same errors as [Locker.IsLocked]. If the store doesn't support this, the error
 // wraps [errors.ErrUnsupported].
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	l := s.mustBeMade()
@@ -361,7 +361,7 @@ func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 }
 
 // ForceRelease releases all permits of all holders, and reports whether there were any. It is for
-// operators: see [Locker.ForceUnlock].
+// operators. See [Locker.ForceUnlock].
 func (s *Semaphore) ForceRelease(ctx context.Context) (bool, error) {
 	l := s.mustBeMade()
 	released, err := l.force(ctx)

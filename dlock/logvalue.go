@@ -56,9 +56,8 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// LogValue returns the loss as a group with msg (the whole sentence) and the attributes of the
-// record "lock lost". These are name, kind, holder, reason, held, renewed and, if known, by, paused
-// or err.
+// LogValue returns the loss as a group with msg (the whole sentence) and the attributes of the log
+// record "lock lost": name, kind, holder, reason, held, renewed and, if known, by, paused or err.
 func (l *Loss) LogValue() slog.Value {
 	if l == nil {
 		return slog.Value{}
@@ -101,8 +100,8 @@ func (rw *RWLocker) LogValue() slog.Value {
 	return rw.writer.LogValue()
 }
 
-// LogValue returns a group with the semaphore's name, its kind, and permits (how many it has). It
-// doesn't ask the store.
+// LogValue returns a group with the attributes name, kind and permits (how many the semaphore has).
+// It doesn't ask the store.
 func (s *Semaphore) LogValue() slog.Value {
 	if s == nil {
 		return slog.Value{}
@@ -111,8 +110,8 @@ func (s *Semaphore) LogValue() slog.Value {
 		slog.String("kind", s.locker.kind.String()), slog.Int("permits", s.permits))
 }
 
-// LogValue returns a group with name and kind (of the lock), and leads (see [Election.IsLeader]).
-// It doesn't ask the store.
+// LogValue returns a group with the attributes name and kind of the lock, and leads, the result of
+// [Election.IsLeader]. It doesn't ask the store.
 func (e *Election) LogValue() slog.Value {
 	if e == nil || e.locker.client == nil {
 		return slog.Value{}
@@ -121,8 +120,8 @@ func (e *Election) LogValue() slog.Value {
 		slog.String("kind", e.locker.kind.String()), slog.Bool("leads", e.IsLeader()))
 }
 
-// LogValue returns a group with locks (their number) and names (the first ten). It doesn't ask the
-// store.
+// LogValue returns a group with the attributes locks (how many there are) and names (the first
+// ten). It doesn't ask the store.
 func (m *MultiLocker) LogValue() slog.Value {
 	if m == nil {
 		return slog.Value{}
@@ -149,10 +148,10 @@ func (c *Client) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("id", c.id))
 }
 
-// LogValue returns a group with name, kind, holder, until (see [Hold.Until]) and, for a fenced
-// lock, token. For several locks the group has locks (their number), names (the first ten), until
-// and token. LogValue doesn't ask the store, and doesn't say whether the lock is held. [Hold.Err]
-// does.
+// LogValue returns a group with the attributes name, kind, holder, until (see [Hold.Until]) and,
+// for a fenced lock, token. For several locks, they are locks (how many there are), names (the
+// first ten), until and, if any lock is fenced, token. LogValue doesn't ask the store, and doesn't
+// say whether the lock is still held. [Hold.Err] does.
 func (h *Hold) LogValue() slog.Value {
 	if h == nil || h.ctx == nil {
 		return slog.Value{}
@@ -173,8 +172,9 @@ func (h *Hold) LogValue() slog.Value {
 	return slog.GroupValue(append(attrs, more...)...)
 }
 
-// LogValue returns a group with name, kind, holder, caller (By), since, until, fixed (whether the
-// lease is fixed), lease, count and, if there are any, permits and token.
+// LogValue returns a group with the attributes name, kind, holder, caller (the field By), since,
+// until, fixed (the opposite of Renewed), lease and count. It adds permits and token unless they
+// are 0.
 func (i HoldInfo) LogValue() slog.Value {
 	attrs := []slog.Attr{
 		slog.String("name", i.Name), slog.String("kind", i.Kind.String()),
@@ -191,8 +191,8 @@ func (i HoldInfo) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns a group with name, kind, caller (By), since, until if that is known, place and,
-// if there are any, permits.
+// LogValue returns a group with the attributes name, kind, caller (the field By), since and place.
+// It adds until if that is known, and permits for a semaphore.
 func (i WaitInfo) LogValue() slog.Value {
 	attrs := []slog.Attr{slog.String("name", i.Name), slog.String("kind", i.Kind.String()),
 		slog.String("caller", i.By), slog.Time("since", i.Since)}
@@ -206,8 +206,9 @@ func (i WaitInfo) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns a group with holder (ID), client if it is known, kind, count, left (Remaining),
-// and kept if it is set. For the zero Holder LogValue returns a nil value.
+// LogValue returns a group with the attributes holder (the field ID), kind, count and left (the
+// field Remaining). It adds client and kept if these fields are set. For the zero Holder, LogValue
+// returns a nil value.
 func (h Holder) LogValue() slog.Value {
 	if h == (Holder{}) {
 		return slog.Value{}
@@ -224,8 +225,9 @@ func (h Holder) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns a group with name, kind, holders (the ids of the first ten), more (how many
-// others there are), waiting (the length of the line for a fair lock) and, for a semaphore, limit.
+// LogValue returns a group with the attributes name, kind and holders (the ids of the first ten).
+// It adds more (how many other holders there are), waiting (the length of a fair lock's line) and
+// limit, unless they are 0.
 func (i LockInfo) LogValue() slog.Value {
 	ids := []string{}
 	for _, h := range i.Holders[:min(len(i.Holders), mostLogged)] {

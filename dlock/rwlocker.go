@@ -32,7 +32,7 @@ import (
 // such readers would wait for each other. Plain calls have no owner. So an RLock after a Lock in
 // the same goroutine waits forever, and so does a Lock after an RLock, as with sync.RWMutex.
 //
-// The methods of each side are about that side only. [Locker.IsLocked] of the reading side is false
+// The methods of each side concern only that side. [Locker.IsLocked] of the reading side is false
 // while a writer holds the lock, and [Locker.ForceUnlock] of one side frees nothing while only the
 // other is held. If a writer has passed the lock to readers of its client, other clients and the
 // writing side still report that it is held for writing. The reading side of that client reports
@@ -55,17 +55,17 @@ func (c *Client) RWLocker(name string) *RWLocker {
 	return rw
 }
 
-// Lock waits until it acquires the lock for writing: see [Locker.Lock].
+// Lock waits until it acquires the lock for writing. See [Locker.Lock].
 func (rw *RWLocker) Lock() { rw.Writer().Lock() }
 
-// Unlock releases what Lock acquired: see [Locker.Unlock].
+// Unlock releases the lock for writing. See [Locker.Unlock].
 func (rw *RWLocker) Unlock() { rw.Writer().Unlock() }
 
-// RLock waits until it acquires the lock for reading: see [Locker.Lock]. Any number of goroutines
-// may hold it at once.
+// RLock waits until it acquires the lock for reading. Any number of goroutines can hold it at once.
+// See [Locker.Lock].
 func (rw *RWLocker) RLock() { rw.Reader().Lock() }
 
-// RUnlock releases what one RLock acquired: see [Locker.Unlock].
+// RUnlock undoes a single RLock. See [Locker.Unlock].
 func (rw *RWLocker) RUnlock() { rw.Reader().Unlock() }
 
 // RLocker returns the reading side as a [sync.Locker]. It is the Locker that [RWLocker.Reader]
@@ -76,7 +76,7 @@ func (rw *RWLocker) RLocker() sync.Locker { return rw.Reader() }
 // with plain calls, and each unlocks it once. It counts these calls, and doesn't know which
 // goroutine made them. After a loss, others can still lock it. If the lost hold had n readers, the
 // next n unlocks return [ErrLost], whichever goroutines call them. So a late unlock of a lost read
-// lock never releases that of another goroutine. A read lock with a [FixedLease] must also be
+// lock never releases another goroutine's read lock. A read lock with a [FixedLease] must also be
 // unlocked, even after it has ended. Otherwise the next unlock by another reader is taken for the
 // missing one, and the client goes on renewing that other reader's hold. For a read lock that is
 // never unlocked, use [Locker.Acquire], an [Owner], or an RWLocker of its own.

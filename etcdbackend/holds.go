@@ -35,7 +35,7 @@ type entry struct {
 type leaseUse struct {
 	lease
 	step    context.Context // the context of a step that attaches the key to the lease, or nil
-	suspect bool            // a request that attaches the key to the lease has no answer
+	suspect bool            // a request to attach the key to the lease was not answered
 }
 
 func newHolds() *holds {
@@ -44,8 +44,8 @@ func newHolds() *holds {
 
 const firstSweep = 128
 
-// keptFor returns how long a lease of ttl seconds is remembered. That allows for a new leader,
-// which restarts all leases, and for a slow server, which ends them late.
+// keptFor returns how long a lease of ttl seconds is remembered. This is longer than the lease,
+// since a new leader restarts all leases, and a slow server ends them late.
 func keptFor(ttl int64) time.Duration { return time.Duration(2*ttl+10) * time.Second }
 
 // guess returns the key as the session last wrote it.
@@ -149,9 +149,8 @@ func (h *holds) suspect(id holdID, lease int64) {
 	}
 }
 
-// spare returns the lease of a deleted key, and forgets it, if another hold can use that lease. To
-// allow that, the session must have granted the lease, and must know the outcome of every request
-// that used it.
+// spare returns and forgets the lease of a deleted key, if another hold can use it. For that, the
+// session must have granted the lease, and must know the outcome of every request that used it.
 func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -169,9 +168,9 @@ func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	return l, true
 }
 
-// take returns all leases of a hold that is being released, and forgets them, except those that a
-// concurrent step is using. The parameter attached is the lease that the key is attached to, or 0.
-// take returns that lease in any case.
+// take returns and forgets the leases of a hold that is being released. It skips leases that a
+// concurrent step is using. But it always returns attached, the lease that the hold's key is
+// attached to, unless that is 0.
 func (h *holds) take(id holdID, attached int64) []int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()

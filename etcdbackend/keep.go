@@ -12,15 +12,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A kept lock is a hold under an owner that no client uses. That owner's name is the former owner's
-// with a suffix. The hold has its own etcd lease, which is never renewed. To others it looks like
+// A kept lock is a hold with an owner that no client uses, whose name is the former owner's name
+// plus a suffix. The hold has its own etcd lease, which is never renewed. To others it looks like
 // any held lock. The former owner's requests no longer find its hold. Waiters are notified when the
 // lease has ended.
 //
 // An etcd lease may last up to three seconds longer than the lock must stay taken. That is too long
 // for jobs that run every few seconds. So the session that keeps a lock revokes the lease in time.
 // If the session is closed or dead by then, the lease runs out. No other key is ever attached to
-// this lease, so it may always be revoked.
+// this lease, so revoking it is always safe.
 
 const keptSuffix = "-kept"
 
@@ -51,7 +51,7 @@ func (s *session) keep(ctx context.Context, a *attempt) (done bool, key record, 
 	}
 	swapped, key, err := s.store.swap(ctx, a, a.old, append(ops, s.store.put(id, next))...)
 	if swapped != nil || err != nil && backend.KindOf(err) == backend.Unknown {
-		s.leases.revokeIn(l, a.keep) // the lock is kept or, without an answer, might be kept
+		s.leases.revokeIn(l, a.keep) // the lock is kept, or might be if there was no answer
 	} else {
 		s.leases.discard(l)
 	}
@@ -81,7 +81,7 @@ func staysOut(events []*mvccpb.Event) bool {
 		string(events[1].Kv.Key) == string(e.Kv.Key)+keptSuffix
 }
 
-// keeps reports whether an owner's former permits of a semaphore are kept.
+// keeps reports whether permits that an owner has released are kept.
 func (at stock) keeps(id holdID) bool {
 	return slices.ContainsFunc(at.holds, func(r record) bool { return r.owner == keptOf(id).owner })
 }

@@ -11,10 +11,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A note records that a writer waits, and for how long. It is a key with its own lease. Each
-// refused attempt of the writer writes the note again, but only if the hold that keeps the writer
-// out hasn't changed. So a late request does nothing after the writer has acquired the lock. After
-// the writer has given up, a late request fails, since the note's lease no longer exists.
+// A note records that a writer is waiting, and how long it has waited. It is a key with its own
+// lease. Each refused attempt of the writer writes the note again, but only if the hold that keeps
+// the writer out hasn't changed. So a late request does nothing after the writer has acquired the
+// lock. After the writer has given up, a late request fails, since the note's lease no longer
+// exists.
 //
 // Deciding whether a writer or a reader came first doesn't involve comparing the clocks of two
 // machines. Readers and writers state how long they have waited, and the server says how long ago
@@ -60,7 +61,7 @@ func (s *session) leaveNote(
 		s.holds.suspect(id, l.id)
 		return false, at, err
 	}
-	// Even if this request didn't write the note, an earlier one without an answer might have.
+	// Even if this request didn't write the note, an earlier, unanswered one might have.
 	note.rev = res.Header.GetRevision()
 	s.holds.wrote(id, note, l)
 	if res.Succeeded {
@@ -80,9 +81,10 @@ func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 	return same(s.store.keyOf(id), at.write)
 }
 
-// noteLease returns an owner's note, or the zero record if none is known, and a lease for the note.
-// A note keeps its lease if that lease is ttl seconds long. If the lease began more than spareTime
-// ago, noteLease sends a renewal, and doesn't wait for it.
+// noteLease returns an owner's note as this session last wrote it, and a lease with which to write
+// it again. The note is the zero record if the session remembers none. A note keeps its lease if
+// that lease is ttl seconds long. If the lease began more than spareTime ago, noteLease sends a
+// renewal without waiting for it.
 func (s *session) noteLease(
 	ctx context.Context, id holdID, ttl int64,
 ) (note record, l lease, err error) {
@@ -108,8 +110,8 @@ func (s *session) noteLease(
 }
 
 // endNote deletes the note of an owner that releases its hold for writing, or stops waiting for
-// one. It returns the lock's key, as this session last wrote it or, if that isn't known, as it is
-// now.
+// one. It returns the lock's key as this session last wrote it. If the session doesn't remember
+// that, endNote reads the key.
 func (s *session) endNote(ctx context.Context, a *attempt) (key record, err error) {
 	id, ttl := a.id, a.ttl
 	lease := int64(0)
@@ -136,7 +138,7 @@ func (s *session) endNote(ctx context.Context, a *attempt) (key record, err erro
 	return key, notDone(s.giveBack(ctx, noteOf(id), lease, ttl))
 }
 
-// dropNote records that a note was deleted because its owner now writes.
+// dropNote records that a note was deleted because its owner has acquired the lock for writing.
 func (s *session) dropNote(id holdID) {
 	if note := s.holds.guess(id); !note.free() {
 		if l, ok := s.holds.spare(id, note.lease); ok {
@@ -180,8 +182,8 @@ type wait struct {
 	rev   int64 // the revision at which the reader was first kept out; 0 if not known
 }
 
-// find returns the wait of a reader, given how long the reader has waited. If a remembered wait
-// began at about that time, find returns it, or else a new one.
+// find returns the wait of a reader that has waited for the given time. It returns the remembered
+// wait if that began at about the same time, and a new one otherwise.
 func (ws *waits) find(id holdID, waited time.Duration) wait {
 	began := time.Now().Add(-waited)
 	ws.mu.Lock()
@@ -222,8 +224,8 @@ func (ws *waits) end(id holdID) {
 	}
 }
 
-// any reports whether readers of a lock wait here. It also counts readers that gave up and weren't
-// removed.
+// any reports whether any of the session's readers wait for the named lock. Readers that gave up
+// without being removed still count.
 func (ws *waits) any(name string) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

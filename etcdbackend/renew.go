@@ -40,8 +40,8 @@ func (s *session) Renew(
 	return res, err
 }
 
-// RenewBatch reads the keys of the locks, and renews the leases of the requests' owners. From the
-// keys, it also learns whether the key of a hold was deleted although the lease still exists.
+// RenewBatch reads the keys of the locks, and renews the leases of the requests' owners. It reads
+// the keys because the key of a hold may have been deleted although its lease still exists.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {
@@ -78,7 +78,7 @@ func (b *batch) done(i int, held bool, err error) {
 	b.running.Done()
 }
 
-// read looks at the locks of some requests, and starts the renewals that the requests need. It
+// read reads the keys of the given requests' holds, and starts the renewals that they need. It
 // doesn't wait for the renewals.
 func (b *batch) read(some []int) {
 	ids := make([]holdID, len(some))
@@ -101,8 +101,8 @@ func (b *batch) read(some []int) {
 	}
 }
 
-// keep renews the leases of some requests. kvs are the keys of their holds. keep rewrites a key
-// that needs another lease.
+// keep renews the leases of the given requests. kvs contains the keys of their holds, as just read.
+// If a key needs another lease, keep rewrites it.
 func (b *batch) keep(some []int, kvs [][]*mvccpb.KeyValue) {
 	var asks []*ask
 	shortest := int64(0)
@@ -170,7 +170,8 @@ func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	return key, nil
 }
 
-// kept handles the answer to a keep-alive that was sent for a request, and answers the request.
+// kept takes the result of the keep-alive for a request, and answers the request. If the lease
+// doesn't have the length that the request needs, kept rewrites the hold's key first.
 func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 	switch {
 	case err != nil:
@@ -183,10 +184,10 @@ func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 	}
 }
 
-// rewrite renews a hold that may need another lease. It writes the hold's key, and attaches it to a
-// new lease if the old one has another length. If the request is for a different number of permits
-// than the hold has, rewrite releases the permits. If the old lease has ended, rewrite finds out
-// whether the hold has also ended.
+// rewrite renews a hold by writing its key. It attaches the key to a new lease if the old one has
+// the wrong length. If the request is for a different number of permits than the hold has, rewrite
+// releases the permits. If the old lease has ended, rewrite finds out whether the hold has ended
+// too.
 func (b *batch) rewrite(r int, a *attempt, key record) {
 	b.apart(func() {
 		held, _, err := transact(b.ctx, b.session, a, key, nil, itself,

@@ -101,10 +101,10 @@ func hasEnded(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// insist sends a request, and retries it if a member doesn't answer within patience. So the request
-// must be idempotent. The etcd client sends each request to the next member, so a member that hangs
-// costs only that time. From the third request on, each request doubles the patience, since all
-// members may be slow.
+// insist sends a request, and sends it again if a member doesn't answer within the given patience.
+// So the request must be idempotent. The etcd client sends each attempt to the next member, so a
+// member that hangs costs only that time. From the third attempt on, the patience doubles with each
+// attempt, since all members may be slow.
 func insist[Req, Res any](
 	ctx context.Context, patience time.Duration,
 	do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req,
@@ -279,8 +279,8 @@ func (st *store) swap(
 
 // same returns the condition that a key hasn't changed since it was read or written. The revision
 // alone isn't enough. An etcd that has lost its data, or was restored from a snapshot, reuses some
-// revisions, so another owner's key may have the same one. So same also compares the leases, whose
-// ids are random.
+// revisions, so another owner's key may have the same revision. So same also compares the leases,
+// whose ids are random.
 func same(key []byte, old record) []*pb.Compare {
 	if old.free() {
 		return []*pb.Compare{unchanged(key, 0)}

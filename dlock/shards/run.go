@@ -21,14 +21,15 @@ type Shard struct {
 // Name returns the shard's name.
 func (s *Shard) Name() string { return s.name }
 
-// Token returns the fencing token of this run, which is larger than that of any earlier run of the
-// shard, by any member. A resource that refuses every token smaller than the largest it has seen is
-// protected from a member that was paused for longer than its lease: see [dlock.Hold.Token].
+// Token returns the fencing token of this run, which is larger than the token of any earlier run of
+// the shard, by any member. A resource that refuses every token smaller than the largest it has
+// seen is protected from a member that was paused for longer than its lease. See
+// [dlock.Hold.Token].
 func (s *Shard) Token() uint64 { return s.token }
 
 // Finishing returns a context in which to finish work that was begun before the context of the run
 // ended. It ends with cause [ErrOverdue] when the run's grace is over, or with a [*dlock.Loss] when
-// the shard is lost: see [Grace].
+// the shard is lost. See [Grace].
 func (s *Shard) Finishing() context.Context { return s.finishing }
 
 // Times between attempts.
@@ -38,9 +39,8 @@ const (
 	longestPause = 5 * time.Second
 )
 
-// A run handles one shard that this member wants. It lasts from the time the member begins to want
-// the shard until it has released the shard. Each run has one goroutine, and another one while fn
-// runs.
+// A run handles one shard. It begins when this member starts to want the shard, and ends when the
+// member has released it. Each run has one goroutine, and another one while fn runs.
 type run struct {
 	set    *Set
 	shard  string
@@ -129,8 +129,8 @@ func (r *run) once() (began bool, err error) {
 // ended.
 func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err error) {
 	// ctx ends if the shard is no longer wanted, or if the attempt takes too long. Once the lock is
-	// held, ctx must no longer end for these reasons, since the context of the hold would end with
-	// it. ctx has no owner, since two members in one process with the same owner would not exclude
+	// held, ctx must not end for either reason, because the context of the hold would end with it.
+	// ctx names no owner, because two members in one process with the same owner wouldn't exclude
 	// each other.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -249,7 +249,7 @@ func (r *run) call(held context.Context) error {
 
 // finish waits until a run has returned. If the run must end early, finish tells it to return, and
 // calls overdue if the run doesn't return within its grace. finish returns the time at which it
-// told the run to return, or the zero time if it didn't.
+// told the run to return, or the zero time if the run returned by itself.
 func (r *run) finish(
 	ctx, finishing *runContext, done <-chan struct{}, overdue func(told time.Time),
 ) (told time.Time) {
@@ -292,7 +292,7 @@ func (p *panicking) add(v any) {
 	}
 }
 
-// again panics if a run has panicked, with the value of the first panic.
+// again panics with the value of the first panic, if a run has panicked.
 func (p *panicking) again() {
 	if v := p.value.Load(); v != nil {
 		panic(fmt.Sprintf("shards: a run has panicked: %v", *v))

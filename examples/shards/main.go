@@ -75,7 +75,7 @@ func run(ctx context.Context, addr, name string) error {
 	return work(ctx, store, name)
 }
 
-// work is a replica's work. In this example, each of its shards only waits.
+// work runs a replica. In this example, a replica does nothing with its shards but wait.
 func work(ctx context.Context, store backend.Backend, name string) error {
 	quiet := slog.New(slog.DiscardHandler)
 	client := dlock.New(store, dlock.WithClientID(name), dlock.WithLease(lease),

@@ -69,9 +69,9 @@ func clientOf(owner string) string {
 
 const grantsPrefix = "distsync_fair_grants:"
 
-// grants returns the prefix of the names of a lock's grant channels. The rest of a name identifies
-// a client. On its channel, a client learns which of its owners was given a lock. With sharded
-// channels, each lock has its own prefix. Otherwise all locks share one.
+// grants returns the prefix of the names of a lock's grant channels. The rest of the name
+// identifies a client, which learns from the channel that one of its owners was given the lock.
+// With sharded channels, each lock has its own prefix. Otherwise all locks share one prefix.
 func (d Dialect) grants(name string) string {
 	if d.Sharded {
 		return tagged(grantsPrefix, name, ":")
@@ -89,7 +89,7 @@ const (
 )
 
 // fairKeys returns the keys of a fair lock, and then the lock's channel. That channel's name is
-// also a prefix of the channels for Redisson's owners: see turnChannel.
+// also a prefix of the channels for Redisson's owners. See turnChannel.
 func fairKeys(name string) []string {
 	return []string{name, tagged("redisson_lock_queue:", name, ""),
 		tagged(timeoutsPrefix, name, ""),
@@ -115,10 +115,10 @@ func flag(set bool) string {
 // nothing else while the script runs.
 const placesPortion = 250
 
-// KeepPlaces returns the calls that extend the places of waiters in line. Each call is for some of
-// the waiters. Owners that have lost their places are put back at the front of the line. Therefore
-// the first call is for the last waiters, and the calls must be sent in the returned order, so that
-// the waiters keep their order. The last call gives the lock to the first in line if the lock is
+// KeepPlaces returns the calls that extend the places of waiters in line. Each call covers some of
+// the waiters. Owners that have lost their places are put back at the front of the line. To
+// preserve the order of the waiters, the first call covers the last ones, and the calls must be
+// sent in the returned order. The last call gives the lock to the first in line if the lock is
 // free. [ParseTurn] reads each reply.
 func (d Dialect) KeepPlaces(req backend.PlacesRequest) []Call {
 	var calls []Call
@@ -148,7 +148,7 @@ func (d Dialect) KeepFair(req backend.ReleaseRequest) Call {
 }
 
 // RenewFair renews up to a hundred holds, and uses the lease of the first request for all of them.
-// [ParseRenewals] reads its reply. A hold that is gone according to the reply is certainly gone. An
+// [ParseRenewals] reads its reply. If the reply says that a hold is gone, that is reliable. An
 // error doesn't say which of the holds caused it.
 func (d Dialect) RenewFair(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 5*len(reqs)), []string{millis(reqs[0].Lease)}
@@ -260,17 +260,16 @@ type observation struct {
 // slower than ours.
 const drift = 100
 
-// since converts a time on the server's clock, from a message, to our clock. That time can be
-// before or after the observation. The parameter heard is the time when the client got the message.
-// The result is never later than the actual moment, unless the server's clock was set forward.
-// since returns false if there is no observation. It also returns false if the time in the message
-// is so far after the observation that the server's clock must have been set forward: it couldn't
-// have advanced that much by the time the client got the message.
+// since converts the time in a message from the server's clock to ours. That time can be before or
+// after the observation. The parameter heard is when the client got the message. The result is
+// never later than the actual moment, unless the server's clock was set forward. The bool is false
+// if there is no observation, or if the server's clock must have been set forward: the time in the
+// message is so long after the observation that the clock couldn't have advanced that far before
+// the client got the message.
 //
-// If the server's clock was set back after the observation, the result is earlier than necessary. A
-// clock that was set forward goes unnoticed if the change is smaller than the delays of the
-// observation and the message together. Then the result can be later than the actual moment, but by
-// no more than the delay of the message.
+// If the server's clock was set back after the observation, the result is too early. If it was set
+// forward by less than the delays of the observation and the message together, that goes unnoticed.
+// The result can then be too late, but by no more than the delay of the message.
 func (o observation) since(at, heard time.Time) (time.Time, bool) {
 	passed, most := at.Sub(o.at), heard.Sub(o.sent)
 	if o.at.IsZero() || passed > most+most/drift+time.Millisecond {

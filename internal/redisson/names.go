@@ -26,14 +26,14 @@ const (
 
 // Channel returns the name of the channel on which releases of the named lock are published. It
 // puts braces around the lock's name, so that a cluster keeps the lock and the channel in one slot.
-// If the name already contains a brace, Channel adds none, and the slots may differ: see
+// If the name already contains a brace, Channel adds none, and the slots may differ. See
 // checkSlots.
 func Channel(name string) string {
 	return tagged(channelPrefix, name, "")
 }
 
-// tagged returns the key for some data of the named lock. A cluster should keep this key and the
-// name in the same slot.
+// tagged returns a key for data of the named lock. It puts braces around the name, so that a
+// cluster keeps this key and the key name in one slot, unless the name already contains a brace.
 func tagged(before, name, after string) string {
 	if strings.Contains(name, "{") {
 		return before + name + after
@@ -50,9 +50,9 @@ func apart(before, name string) string {
 	return tagged(before, name, "")
 }
 
-// unbraced removes the braces around a name. It returns false unless there is text between them, in
-// which no other brace opens.
-// [tagged] returns the same key for the name with and without these braces.
+// unbraced removes the braces around a name. It returns false if there are no such braces, if there
+// is nothing between them, or if another brace opens there. [tagged] returns the same key for the
+// name with and without these braces.
 func unbraced(name string) (inside string, ok bool) {
 	inside, begins := strings.CutPrefix(name, "{")
 	inside, ends := strings.CutSuffix(inside, "}")
@@ -60,7 +60,7 @@ func unbraced(name string) (inside string, ok bool) {
 }
 
 // refuseBraces returns a check that refuses names in braces for a kind of lock. Redisson keeps a
-// part of such a lock under a key that is the same for a name with and without braces.
+// part of such a lock under a key that would be the same for the name without the braces.
 func refuseBraces(kind, part string) func(name string) error {
 	return func(name string) error {
 		if inside, ok := unbraced(name); ok {
@@ -85,7 +85,8 @@ func unlockedOrKept(message string) (pubsub.Meaning, bool) {
 	return Unlocked(message)
 }
 
-// woken returns a function that wakes the subscriber of req, if the message matters to it.
+// woken returns a function that wakes the subscriber of req after a message. A message that the
+// lock is kept wakes only subscribers that watch the lock.
 func woken(req backend.SubscribeRequest) func(pubsub.Meaning) {
 	return func(why pubsub.Meaning) {
 		if why != pubsub.Kept || req.Watches {

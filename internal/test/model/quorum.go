@@ -78,10 +78,10 @@ type voter struct {
 	at, name uint8
 	comes    uint8 // how many more times it will lock
 	votes    [quorumStores]uint8
-	never    uint8 // bit set of the stores that denied having the name
-	regained uint8 // stores whose bit is set in never, and that have the name again
-	repairs  uint8 // stores that were asked again and whose answer is awaited
-	perhaps  uint8 // stores that were asked again and whose answer isn't awaited
+	never    uint8 // bit set of the stores that said they don't have the name
+	regained uint8 // stores in the set never that have the name again
+	repairs  uint8 // stores from which the client awaits the answer to a repair
+	perhaps  uint8 // stores from which the client no longer awaits the answer to a repair
 	said     uint8 // like never, but not affected by mutations
 	lead     uint8 // the store that askNext asked last
 	down     uint8 // stores that it believes to be down

@@ -72,7 +72,7 @@ func (v *visit) linger(nest func()) {
 	}
 }
 
-// sit keeps the lock for a long time d, and checks the hold from time to time.
+// sit keeps the lock for the duration d, and checks the hold from time to time.
 func (v *visit) sit(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(v.Lease / 8)
