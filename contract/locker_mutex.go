@@ -329,7 +329,7 @@ func boundedWait(l *lab) {
 		l.Errorf("LockContext with Wait(0) asked %d times, want once", n)
 	}
 
-	// If the context ends before the wait does, the error is that of the context.
+	// If the context ends before the wait does, the error is the context's.
 	ctx, cancel := context.WithTimeout(l.ctx, wait)
 	defer cancel()
 	err = lk.LockContext(ctx, dlock.Wait(time.Hour))

@@ -86,7 +86,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 // [WithClientID], or "HOST/PID/RANDOM".
 func (c *Client) ID() string { return c.id }
 
-// Lease returns the default lease of the client's locks: see [WithLease].
+// Lease returns the default lease of the client's locks. See [WithLease].
 func (c *Client) Lease() time.Duration { return c.lease }
 
 // Closed returns a channel that is closed by [Client.Close].

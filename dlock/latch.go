@@ -44,8 +44,8 @@ func (l *Latch) Name() string { l.mustBeMade(); return l.name }
 // Set gives the latch a count, and reports whether it did. False means that the latch already has a
 // count, which is left unchanged. So each participant may call Set. An n below 1 is an error.
 //
-// Errors are those of [Locker.IsLocked]. After [ErrUnavailable] the count might have been set, or
-// might be set later.
+// It returns the same errors as [Locker.IsLocked]. After [ErrUnavailable] the count might have been
+// set, or might be set later.
 func (l *Latch) Set(ctx context.Context, n int64) (bool, error) {
 	if n < 1 {
 		l.mustBeMade()
@@ -58,10 +58,10 @@ func (l *Latch) Set(ctx context.Context, n int64) (bool, error) {
 // CountDown decrements the count. When the count reaches zero, the waiters proceed. If the latch is
 // open, CountDown does nothing.
 //
-// Errors are those of [Locker.IsLocked]. A request that certainly wasn't carried out is retried for
-// at most 5 s. After [ErrUnavailable] the count might have been decremented, or might be
-// decremented later. A second call might then count twice, and open the latch too early, so check
-// [Latch.Count] first.
+// It returns the same errors as [Locker.IsLocked]. A request that certainly wasn't carried out is
+// retried for at most 5 s. After [ErrUnavailable] the count might have been decremented, or might
+// be decremented later. A second call might then count twice, and open the latch too early, so
+// check [Latch.Count] first.
 func (l *Latch) CountDown(ctx context.Context) error {
 	l.mustBeMade()
 	mustBeContext(ctx)
@@ -77,7 +77,8 @@ func (l *Latch) CountDown(ctx context.Context) error {
 	}
 }
 
-// Count returns the count, which is 0 if the latch is open. Errors are those of [Locker.IsLocked].
+// Count returns the count, which is 0 if the latch is open. It returns the same errors as
+// [Locker.IsLocked].
 func (l *Latch) Count(ctx context.Context) (int64, error) {
 	res, err := l.step(ctx, backend.LatchRequest{})
 	return res.Count, l.wrap("count", err)

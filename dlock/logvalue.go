@@ -206,8 +206,8 @@ func (i WaitInfo) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns a group with holder (ID), client if it is known, kind, count, left (Remaining),
-// and kept if it is set. For the zero Holder LogValue returns a nil value.
+// LogValue returns a group with the attributes holder (ID), kind, count and left (Remaining), plus
+// client if it is known, and kept if it is set. For the zero Holder, it returns a nil value.
 func (h Holder) LogValue() slog.Value {
 	if h == (Holder{}) {
 		return slog.Value{}

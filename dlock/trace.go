@@ -207,8 +207,8 @@ type counts struct {
 	renewed, failed counter
 }
 
-// begins calls the traces' AcquireStart functions one after another, passing the context that one
-// returns to the next. It returns the last context.
+// begins calls the traces' AcquireStart functions one after another, passing each one the context
+// that the previous one returned. It returns the last context.
 func (a *acquisition) begins(ctx context.Context) context.Context {
 	for i := range a.client.traces {
 		if f := a.client.traces[i].AcquireStart; f != nil {

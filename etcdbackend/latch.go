@@ -87,7 +87,7 @@ func putLatch(key []byte, n int64) *pb.RequestOp {
 }
 
 // sameLatch returns the condition that a key hasn't changed since it was read. The revision alone
-// isn't enough: see the function same.
+// isn't enough (see the function same).
 func sameLatch(key []byte, kv *mvccpb.KeyValue) []*pb.Compare {
 	if kv == nil {
 		return same(key, record{})

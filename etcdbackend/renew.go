@@ -101,8 +101,8 @@ func (b *batch) read(some []int) {
 	}
 }
 
-// keep renews the leases of some requests. kvs are the keys of their holds. keep rewrites a key
-// that needs another lease.
+// keep renews the leases of the given requests. kvs are the keys of their holds. keep rewrites a
+// key that needs another lease.
 func (b *batch) keep(some []int, kvs [][]*mvccpb.KeyValue) {
 	var asks []*ask
 	shortest := int64(0)

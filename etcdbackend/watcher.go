@@ -433,9 +433,9 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 // changed handles events about a lock's keys. It returns a function that wakes the subscriber, or
 // nil if the subscriber needn't be woken now. The caller must hold w.mu.
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
-	// These are the revisions of the last events that had certain effects, or 0 if there were none.
-	// After the event inTurn, the lock may be free, but sessions ahead come first. After atOnce,
-	// the lock may be free, and nobody has to let others go first. With the event taken, someone
+	// Each of these is the revision of the last event of a certain sort, or 0 if there was none.
+	// The event at inTurn may have freed the lock, but sessions ahead come first. The event at
+	// atOnce may have freed it, and nobody has to let others go first. At revision taken, someone
 	// acquired the lock.
 	var inTurn, atOnce, taken int64
 	for i, e := range events {
