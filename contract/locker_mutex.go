@@ -192,7 +192,7 @@ func sharedPastLease(l *lab) {
 		return lk.LockContext(l.ctx)
 	})
 	l.eventuallyOver("the first hold is lost", lost)
-	l.sleep(2 * l.shortLease()) // in which the second goroutine must not acquire the lock
+	l.sleep(2 * l.shortLease()) // meanwhile, the second goroutine must not acquire the lock
 	second.waits()
 	l.wantFree("a", "while the first goroutine hasn't unlocked")
 	l.wantError(lk.UnlockContext(l.ctx), "the late unlock", dlock.ErrLost)

@@ -20,7 +20,7 @@ type joint struct {
 	ctx  context.Context // for traces
 	at   attempt
 	h    *hold
-	over bool // over and told: see cleanUp
+	over bool // over and told are as in acquisition.cleanUp
 	told bool
 }
 

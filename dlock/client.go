@@ -65,7 +65,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 		c.id = newID()
 	} else {
 		// Other clients may have the same id. To keep their owner strings distinct, each client
-		// starts to number them at a random value.
+		// starts numbering them at a random value.
 		c.state.number = mathrand.Uint64N(1 << 62)
 	}
 	if least := b.Limits().MinLease; c.lease < least {

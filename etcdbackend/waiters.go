@@ -78,7 +78,7 @@ func (ws *waiters) leave(name string) {
 	}
 }
 
-// remove deletes a key in the background. If that fails, the key ends with its lease.
+// remove deletes a key in the background. If that fails, the key expires with its lease.
 func (ws *waiters) remove(key []byte) {
 	ws.leases.background(func(ctx context.Context) {
 		_, _ = insist(ctx, patience(0), ws.store.kv.DeleteRange, &pb.DeleteRangeRequest{Key: key})

@@ -102,7 +102,7 @@ func (s *http2Requests) pass(unit []byte) {
 		}
 	case http2.FrameRSTStream:
 		if st != nil && st.holding != nil {
-			return // don't pass it on: the server would cancel the held call
+			return // if it were passed on, the server would cancel the held call
 		}
 		delete(s.streams, id)
 	}

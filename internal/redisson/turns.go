@@ -204,7 +204,8 @@ func (s *session) hear(ctx context.Context, name, client string) error {
 
 // hearTurns subscribes to the channels on which Redisson tells owners in line to try again. It
 // returns true if there is any new subscription. The caller must then try again, since it may have
-// missed earlier messages. Owners whose channels can't be subscribed to poll instead.
+// missed earlier messages. If the subscription to an owner's channel fails, that owner polls
+// instead.
 func (s *session) hearTurns(ctx context.Context, name string, owners ...string) bool {
 	var running sync.WaitGroup
 	var begun atomic.Bool
@@ -271,7 +272,7 @@ func (s *session) changed(name, channel string, broken error) {
 // outOfLine is the inverse of inLine.
 func outOfLine(owner string) string { return strings.TrimSuffix(owner, fairSuffix) }
 
-// join adds a subscriber. It returns the clients on whose grant channels the session doesn't listen
+// join adds a subscriber. It returns the clients whose grant channels the session doesn't listen to
 // yet. The names of these channels begin with prefix.
 func (t *turns) join(h *hearing, prefix string) (clients []string) {
 	t.mu.Lock()
@@ -339,9 +340,9 @@ func closeAll(subs map[string]backend.Subscription) {
 	}
 }
 
-// unheard records the clients of owners. If the lock has subscribers, it returns the clients on
-// whose grant channels the session doesn't listen yet. The names of these channels begin with
-// prefix.
+// unheard records the clients of the given owners. If the lock has subscribers, it returns the
+// clients whose grant channels the session doesn't listen to yet. The names of these channels begin
+// with prefix.
 func (t *turns) unheard(name, prefix string, owners []string) (clients []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -362,8 +363,8 @@ func (t *turns) unheard(name, prefix string, owners []string) (clients []string)
 	return clients
 }
 
-// deaf returns those of the given owners on whose turn channels the session doesn't listen. If the
-// lock has no subscribers, it returns nil. See turnChannel.
+// deaf returns the owners, among the given ones, whose turn channels the session doesn't listen to.
+// If the lock has no subscribers, it returns nil. See turnChannel.
 func (t *turns) deaf(name string, owners []string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
