@@ -11,7 +11,7 @@ import (
 // DefaultPrefix is the prefix of the keys of locks unless [WithPrefix] sets another.
 const DefaultPrefix = "distsync/locks/"
 
-// Backend keeps locks in the etcd that a client is connected to. Use [New] to create one.
+// Backend keeps locks in the etcd cluster that a client is connected to. Use [New] to create one.
 type Backend struct {
 	store *store
 }

@@ -95,7 +95,7 @@ func shorten(text string, most int) string {
 	return string(runes[:from]) + "…" + string(runes[to:])
 }
 
-// lasts returns a remaining time for people.
+// lasts formats a remaining time for people to read.
 func lasts(d time.Duration) string {
 	switch {
 	case d < 0:

@@ -35,7 +35,7 @@ func newHTTP2(l *link) (requests, replies parser) {
 		&http2Replies{h, frames{r: bufio.NewReader(l.server)}}
 }
 
-// frames reads frames.
+// frames reads the frames of a connection.
 type frames struct {
 	r       *bufio.Reader
 	preface int // number of bytes before the first frame

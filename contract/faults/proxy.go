@@ -452,7 +452,7 @@ func (f *flow) write(to net.Conn) {
 		case data == nil:
 			f.pause(wait)
 		default:
-			to.Write(data) // ignore the error: reads in the other direction also fail
+			to.Write(data) // the error doesn't matter, since reads in the other direction also fail
 		}
 	}
 }

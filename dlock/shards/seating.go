@@ -86,8 +86,8 @@ func (s *seating) waitForSeats(now time.Time, v *view) {
 	s.self.place, s.joined, s.known = last+1, now, map[int]bool{}
 }
 
-// take takes the free seats that this member may take now. It may take seats that other members
-// left while it waited at once, and other seats only after a while.
+// take takes the free seats that this member may take now. It may take a seat at once if another
+// member left that seat while this one waited, and otherwise only after a while.
 func (s *seating) take(now time.Time, v *view) (took bool, next time.Duration) {
 	top, lacking, before := -1, 0, 0
 	settled := false // another member is seated

@@ -138,8 +138,7 @@ func (m *Shares) mayWrite(p int) bool {
 	return p-c*m.Parties[0] < m.Writers[c]
 }
 
-// readers counts the parties that read under claim n, including those that don't know yet that they
-// do.
+// readers counts the parties that read under claim n, including those that don't know it yet.
 func (s *SharesState) readers(n uint8) (k int) {
 	for _, p := range s.parties {
 		if n != 0 && p.reading == n {
