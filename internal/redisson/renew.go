@@ -87,8 +87,8 @@ func (b *batch) choose(ctx context.Context) (chosen []int) {
 	return chosen
 }
 
-// byNode groups requests by their node. It passes a request whose node isn't known to the function
-// fail.
+// byNode groups requests by their node. If the node of a request can't be determined, byNode calls
+// the function fail for that request.
 func (s *session) byNode(
 	ctx context.Context, chosen []int, name func(int) string, fail func(int, error),
 ) map[string][]int {

@@ -32,9 +32,9 @@ type Rules struct {
 	// Lasting means that fencing tokens keep growing after a loss of all data.
 	Lasting bool
 
-	// Voted reports whether a lock is granted by the votes of several stores. If so, a free lock
-	// may seem to be held while another user's votes are released, and some stores may not know of
-	// a waiting writer.
+	// Voted means that a lock is granted by the votes of several stores. A free lock may then seem
+	// to be held while another user's votes are released, and some stores may not know of a waiting
+	// writer.
 	Voted bool
 
 	// Prompt is how long a lock may stay free after a release while a call waits for it. Zero means
@@ -358,8 +358,8 @@ func (r *Recorder) delays(limit time.Duration) error {
 	return nil
 }
 
-// behind reports whether o may have waited behind another call of its client, which began before o
-// or at about the same time, and was still waiting for permits at the given time.
+// behind reports whether o may have waited behind another call of its client. That is a call that
+// began before o, or at about the same time, and was still waiting for permits at the given time.
 func (r *Recorder) behind(o *op, at time.Duration) bool {
 	return slices.ContainsFunc(r.ops, func(x *op) bool {
 		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client &&
