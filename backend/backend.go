@@ -284,10 +284,10 @@ type ReleaseRequest struct {
 	// still acquire the permits that aren't kept.
 	//
 	// Keep is a whole number of milliseconds, even if leases are coarser. If the store counts
-	// leases in longer steps, the session itself frees the lock on time. If the session's process
-	// dies, or the session is closed, the lock may stay taken longer, until a lease of that length
-	// has expired in the store. Keep is used only if Limits.Keeps is set. It is ignored for Read,
-	// and for an owner that holds nothing.
+	// leases in longer steps, the session itself frees the lock on time. If the session is closed
+	// or its process dies before that, the lock stays taken until its lease in the store expires,
+	// which can be later. Keep is used only if Limits.Keeps is set. It is ignored for Read, and for
+	// an owner that holds nothing.
 	Keep time.Duration
 
 	// AskWaiting asks for ReleaseResult.Waiting. A client sets it if it has held the lock for a

@@ -192,7 +192,7 @@ func sharedPastLease(l *lab) {
 		return lk.LockContext(l.ctx)
 	})
 	l.eventuallyOver("the first hold is lost", lost)
-	l.sleep(2 * l.shortLease()) // in which the second goroutine must not acquire the lock
+	l.sleep(2 * l.shortLease()) // meanwhile, the second goroutine must not acquire the lock
 	second.waits()
 	l.wantFree("a", "while the first goroutine hasn't unlocked")
 	l.wantError(lk.UnlockContext(l.ctx), "the late unlock", dlock.ErrLost)
@@ -329,7 +329,7 @@ func boundedWait(l *lab) {
 		l.Errorf("LockContext with Wait(0) asked %d times, want once", n)
 	}
 
-	// If the context ends before the wait does, the error is that of the context.
+	// If the context ends before the wait does, the error is the context's.
 	ctx, cancel := context.WithTimeout(l.ctx, wait)
 	defer cancel()
 	err = lk.LockContext(ctx, dlock.Wait(time.Hour))

@@ -20,7 +20,7 @@ type joint struct {
 	ctx  context.Context // for traces
 	at   attempt
 	h    *hold
-	over bool // over and told: see cleanUp
+	over bool // over and told are as in acquisition.cleanUp
 	told bool
 }
 
@@ -169,9 +169,8 @@ func (l *leaver) cleanUp(ctx context.Context, c *Client, quiet bool) {
 	}
 }
 
-// longest returns the hold that determines how long the release of several holds may take. If ctx
-// comes from one of the holds, it is that one, and otherwise the one that is valid for the longest
-// time.
+// longest returns the hold that determines how long the release of several holds may take. That is
+// the hold that ctx comes from, if there is one, and otherwise the hold that stays valid longest.
 func longest(ctx context.Context, parts []*part) *hold {
 	h := parts[0].h
 	for _, p := range parts {

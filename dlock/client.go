@@ -65,7 +65,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 		c.id = newID()
 	} else {
 		// Other clients may have the same id. To keep their owner strings distinct, each client
-		// starts to number them at a random value.
+		// starts numbering them at a random value.
 		c.state.number = mathrand.Uint64N(1 << 62)
 	}
 	if least := b.Limits().MinLease; c.lease < least {
@@ -86,7 +86,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 // [WithClientID], or "HOST/PID/RANDOM".
 func (c *Client) ID() string { return c.id }
 
-// Lease returns the default lease of the client's locks: see [WithLease].
+// Lease returns the default lease of the client's locks. See [WithLease].
 func (c *Client) Lease() time.Duration { return c.lease }
 
 // Closed returns a channel that is closed by [Client.Close].

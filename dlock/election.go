@@ -60,10 +60,10 @@ func (c *Client) Election(name string) *Election {
 // While the store can't be reached, or returns errors, Run keeps trying, and logs that now and
 // then. It returns an error if trying again can't help, for example [ErrConflict] if the name
 // belongs to data that isn't a lock, or [errors.ErrUnsupported]. It also returns an error at once
-// if the name is empty or lead is nil, and during another Run of this Election. If the store hasn't
-// confirmed the release, the error of the release is joined with lead's, as in [Locker.Do]. If lead
-// panics, or ends its goroutine, the lock is released. If lead has re-entered the lock and not
-// unlocked it again, Run also releases that re-entry, and logs it. A goroutine that lead
+// if the name is empty, lead is nil, or another Run of this Election is in progress. If the store
+// hasn't confirmed the release, the error of the release is joined with lead's, as in [Locker.Do].
+// If lead panics, or ends its goroutine, the lock is released. If lead has re-entered the lock and
+// not unlocked it again, Run also releases that re-entry, and logs it. A goroutine that lead
 // started, and that continues after lead has returned, no longer has the lock.
 //
 // Each candidate is a separate owner, even if ctx names an owner. lead can re-enter the lock with
@@ -123,8 +123,8 @@ func (e *Election) Joined() <-chan struct{} {
 
 func (e *Election) hasJoined() { e.join.Do(func() { close(e.joined) }) }
 
-// says reports whether err already says why the call ended: it contains ErrClosed, or both the
-// error and the cause of ctx.
+// says reports whether err already says why the call ended. It does if it wraps ErrClosed, or both
+// the error and the cause of ctx.
 func says(err error, ctx context.Context) bool {
 	return errors.Is(err, ErrClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err()) && errors.Is(err, context.Cause(ctx))
 }
@@ -196,9 +196,9 @@ func (e *Election) sitOut(before *stay) {
 	}
 }
 
-// IsLeader reports whether this candidate leads now: the lead function of [Election.Run] is
-// running, and its context hasn't ended. IsLeader also checks the clock, but doesn't ask the store.
-// The answer might be out of date a moment later.
+// IsLeader reports whether this candidate leads now, that is, whether the lead function of
+// [Election.Run] is running and its context hasn't ended. IsLeader also checks the clock, but
+// doesn't ask the store. The answer might be out of date a moment later.
 func (e *Election) IsLeader() bool {
 	e.mustBeMade()
 	term := e.term.Load()
@@ -219,8 +219,8 @@ func (e *Election) Resign() {
 // Leader asks the store who leads, in one round trip. It returns the id of the leading client (see
 // [WithClientID]), or "" if there is none. The leader is the holder of the lock in the store. That
 // includes a leader that has resigned but whose lead hasn't returned, a leader that was killed but
-// whose lease hasn't run out, and the holder of a plain lock with that name. Errors are those of
-// [Locker.Holder].
+// whose lease hasn't run out, and the holder of a plain lock with that name. Leader returns the
+// same errors as [Locker.Holder].
 func (e *Election) Leader(ctx context.Context) (string, error) {
 	l := e.mustBeMade()
 	holders, err := l.holders(ctx)

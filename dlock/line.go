@@ -126,7 +126,7 @@ func (q *queue) keepPlaces(c *Client, claims []*claim) {
 func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
 
 // patience returns how long to wait for the answer to a look. If that answer is lost, the next look
-// still renews the places in time, unless a round trip takes about 2 s.
+// still renews the places in time, unless a round trip takes about 2 s or longer.
 func (q *queue) patience() time.Duration { return max(keepInterval, 2*q.trip) }
 
 // took updates q.trip, the estimate of a round trip to the store, when a look has been answered or

@@ -36,7 +36,7 @@ type Locker struct {
 	name   string
 	kind   protocol.Kind
 	owner  Owner     // the owner that plain calls act for; zero if there is none
-	plain  *variable // the state of the plain calls, and usually their party: see self
+	plain  *variable // the state of the plain calls, and usually their party (see self)
 
 	defaults []AcquireOption // for its acquiring calls; usually none
 }
@@ -106,9 +106,9 @@ func (l *Locker) With(opts ...AcquireOption) *Locker {
 }
 
 // Lock waits until it acquires the lock, which is then renewed until [Locker.Unlock]. If the store
-// can't be reached or returns errors, even for a wrong password, Lock keeps trying and logs that
-// now and then. If waiting can't help, Lock panics with an [*Error]. It wraps [ErrClosed] if the
-// client is closed, [ErrConflict] if the name belongs to other data, [ErrUpgrade], or
+// can't be reached or returns an error, even about a wrong password, Lock keeps trying, and logs
+// that now and then. If waiting can't help, Lock panics with an [*Error]. It wraps [ErrClosed] if
+// the client is closed, [ErrConflict] if the name belongs to other data, [ErrUpgrade], or
 // [errors.ErrUnsupported] if the store lacks the kind of lock. Lock also panics with an *Error if
 // the name is empty or an option of [Locker.With] is invalid.
 func (l *Locker) Lock() {
@@ -187,10 +187,10 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	return l.wrap("lock", err)
 }
 
-// TryLock acquires the lock if it can do so now, or within [Wait]. False with a nil error means
-// exactly one thing: someone else holds it. The exception is an [RWLocker], where it can also mean
-// that a writer has waited longer than the caller, or than an earlier reader of this client. The
-// lock is renewed until it is unlocked, unless [FixedLease] is given. Errors are those of
+// TryLock acquires the lock if it can do so now, or within [Wait]. False with a nil error always
+// means that someone else holds it, except with an [RWLocker], where it can also mean that a writer
+// has waited longer than the caller, or than an earlier reader of this client. The lock is renewed
+// until it is unlocked, unless [FixedLease] is given. TryLock returns the same errors as
 // [Locker.LockContext]. If the last hold of this Locker was lost, and hasn't been unlocked, the
 // error is [ErrLost], even without a wait. A single attempt takes as long as ctx and the store's
 // client allow, but no longer than the lease. For this limit, the lease counts as at least 1 s and
@@ -220,11 +220,12 @@ func (l *Locker) UnlockContext(ctx context.Context) error {
 
 // ForceUnlock frees the lock in the store, whichever client holds it, and reports whether it was
 // held. It is for operators, since the holder might still be in its critical section. A holder in
-// this client is told at once. A holder in another client is told at its next renewal, or with a
-// [FixedLease] at the end of its lease. Until then two holders might act at once. ForceUnlock sends
-// one request. After an error from the store, it is unknown whether the request was carried out. It
-// might still be carried out later, and then frees the lock even if it has a new holder. If the
-// name belongs to data that isn't a lock, the error is [ErrConflict], and nothing changes.
+// this client is told at once. A holder in another client is told at its next renewal or, with a
+// [FixedLease], at the end of its lease. Until then two holders might act at once. ForceUnlock
+// sends one request. After an error from the store, it is unknown whether the request was carried
+// out. It might still be carried out later, and would then free the lock even if the lock has a new
+// holder. If the name belongs to data that isn't a lock, the error is [ErrConflict], and nothing
+// changes.
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	released, err := l.force(ctx)
@@ -256,8 +257,8 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	}
 }
 
-// claims returns this client's claims on the Locker's lock that a ForceUnlock of the given kind
-// ends.
+// claims returns those of this client's claims on the Locker's lock that a ForceUnlock of the given
+// kind ends.
 func (l *Locker) claims(kind protocol.Kind) []*claim {
 	s := l.client.lock()
 	defer l.client.unlock()
@@ -411,7 +412,7 @@ func (l *Locker) options(o acquireOptions, opts []AcquireOption) (acquireOptions
 	return o, err
 }
 
-// An optionError is the error of an invalid option. It ends the call.
+// An optionError reports an invalid option. It ends the call.
 type optionError struct{ error }
 
 func (e optionError) Unwrap() error { return e.error }

@@ -20,8 +20,8 @@ import (
 //	true, nil             it ran now, and succeeded
 //	false, nil            it has succeeded before, here or elsewhere
 //	false, ErrHeld        another call is running it, or was when the store was asked
-//	true, fn's error      it ran now, and failed: the next call runs it again
-//	true, another error   it ran now, and succeeded, but it may run again: see below
+//	true, fn's error      it ran now, and failed, so the next call runs it again
+//	true, another error   it ran now, and succeeded, but it may run again (see below)
 //	false, another error  it didn't run, because of the store, ctx or the arguments
 //
 // Once never waits for another call. Each call is a separate owner, whatever owner ctx names. So
@@ -40,20 +40,20 @@ import (
 //   - The store didn't answer the release within 5 s. The release goes on in the background, and
 //     might come too late. The error wraps [ErrUnavailable], with the Op "unlock".
 //
-// After that duration the occasion is forgotten, and a later call runs fn again. So keep must be
-// longer than the greatest time between the calls of any two replicas. Wrong clocks, late starts,
-// and repeated calls after an error increase that time. An hour is right for most jobs. Even a day
-// costs no more than one key in the store for a day.
+// After the duration keep, the occasion is forgotten, and a later call runs fn again. So keep must
+// be longer than the greatest time between the calls of any two replicas. Wrong clocks, late
+// starts, and repeated calls after an error increase that time. An hour is right for most jobs.
+// Even a day costs no more than one key in the store for a day.
 //
 // Once fails before fn runs if keep isn't positive or is above ten years, if the occasion is empty,
 // or if the store can't keep a lock taken. In the last case the error wraps
-// [errors.ErrUnsupported]. Errors are [*Error] with the Op "once", except fn's own and those of the
-// release.
+// [errors.ErrUnsupported]. Every error is an [*Error] with the Op "once", unless it comes from fn
+// or from the release.
 //
-// The lock is a plain one, like that of [Client.Locker]. Its name is "once:NAME@OCCASION", such as
+// The lock is a plain one (see [Client.Locker]). Its name is "once:NAME@OCCASION", such as
 // "once:report@2026-11-22", with %25 and %40 for % and @ in the job's name, and %25, %7B and %7D
-// for %, { and } in the occasion. [Client.Locks] and [Client.Inspect] find it by that name. In
-// their results Kept is true once fn has succeeded. After [Locker.ForceUnlock] the occasion can run
+// for %, { and } in the occasion. [Client.Locks] and [Client.Inspect] find it by that name. Once fn
+// has succeeded, their results have Kept set. After [Locker.ForceUnlock] the occasion can run
 // again. Braces in the job's name put all its occasions into one slot of a Redis Cluster.
 func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Duration, fn func(context.Context) error) (ran bool, err error) {
 	l := newLocker(c, protocol.Kind(backend.Exclusive), onceName(name, occasion))
@@ -128,8 +128,8 @@ func (l *Locker) mayKeep(keep time.Duration, fn func(context.Context) error) err
 
 var errNoOccasion = errors.New("the occasion is empty")
 
-// unlessKept acquires the lock for a new owner. It returns neither a hold nor an error if the lock
-// is kept, which means that fn has succeeded.
+// unlessKept acquires the lock for a new owner. If the lock is kept, which means that fn has
+// already succeeded in another call, unlessKept returns neither a hold nor an error.
 func (l *Locker) unlessKept(ctx context.Context, opts []AcquireOption) (*hold, error) {
 	if err := l.usable(ctx); err != nil {
 		return nil, err

@@ -91,8 +91,8 @@ type refusal struct {
 	again          instant
 }
 
-// refuses reports whether the store would refuse the call, too, if nothing has changed since the
-// refusal.
+// refuses reports whether the store would also refuse call a, if nothing has changed since the
+// refusal r.
 func (r refusal) refuses(a *acquisition) bool {
 	return r.permits > 0 && a.o.permits >= r.permits &&
 		(a.o.limit == r.limit || r.limit > 0 && a.o.limit > 0 && a.o.limit < r.limit)

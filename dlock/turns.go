@@ -244,7 +244,7 @@ func (s *state) tries(key lockKey, woken bool) {
 	}
 }
 
-// caughtUp records that this client acquired the lock. The clients that this client let go first
+// caughtUp records that this client acquired the lock. The clients that were let in ahead of it
 // have had their turns, or missed them.
 func (cl *claim) caughtUp(s *state) {
 	cr := s.crowds[cl.object.key()]

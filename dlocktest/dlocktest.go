@@ -13,8 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// Store is a store for locks in the memory of this process, with methods that inject faults. Create
-// one with [New]. It is safe for concurrent use.
+// Store is an in-memory store for locks, with methods that inject faults. Create one with [New]. It
+// is safe for concurrent use.
 type Store struct {
 	t    testing.TB
 	mem  *membackend.Backend

@@ -1,5 +1,6 @@
-// Package dlocktest helps to test code that uses locks of [github.com/seed951563bd/distsync/dlock].
-// It provides a store in memory, with methods that inject faults.
+// Package dlocktest is for testing code that uses locks of
+// [github.com/seed951563bd/distsync/dlock]. It provides a store in memory, with methods that inject
+// faults.
 //
 // A [Store] takes the place of a Redis server in a test. The code under test gets a *dlock.Client,
 // as in production:
@@ -35,11 +36,11 @@
 //
 //	store.Lose("import")
 //
-// The job also stops when the store is silent for so long that the lease ends: call
+// To test that the job also stops when the store doesn't answer until the lease has expired, call
 // [Store.PauseRenewals].
 //
-// After the store has lost its data, two jobs don't do the same work, or at least they notice that
-// they do: call [Store.Wipe].
+// To test that two jobs don't do the same work after the store has lost its data, or at least
+// notice that they do, call [Store.Wipe].
 //
 // A lock is held while the job runs, and free after it: call [Store.Held] and [Store.Free].
 //

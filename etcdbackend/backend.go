@@ -11,7 +11,7 @@ import (
 // DefaultPrefix is the prefix of the keys of locks unless [WithPrefix] sets another.
 const DefaultPrefix = "distsync/locks/"
 
-// Backend keeps locks in the etcd that a client is connected to. Use [New] to create one.
+// Backend keeps locks in the etcd cluster that a client is connected to. Use [New] to create one.
 type Backend struct {
 	store *store
 }
@@ -39,8 +39,8 @@ func WithPrefix(prefix string) Option {
 // skips a member that is a learner. Set the client's DialKeepAliveTime to ten seconds, the minimum
 // that gRPC allows, and its DialKeepAliveTimeout to three. Then, if a member hangs, or its machine
 // fails without closing connections, the client sends it no more requests until it is back.
-// Otherwise some requests still go to that member, and so are slow. That lasts as long as the
-// member hangs or, if its machine has vanished, for many minutes.
+// Otherwise some requests still go to that member and are slow, for as long as the member hangs or,
+// if its machine has vanished, for many minutes.
 func New(cli *clientv3.Client, opts ...Option) *Backend {
 	if cli == nil {
 		panic("etcdbackend: nil client")

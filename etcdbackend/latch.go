@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The count of a latch is stored in a key without a lease, which is deleted when the latch opens. A
+// The count of a latch is stored in a key that has no lease, and is deleted when the latch opens. A
 // lock whose name ends like a latch's key can have the same key as that latch. So the value says
 // whether the key belongs to a latch.
 
@@ -87,7 +87,7 @@ func putLatch(key []byte, n int64) *pb.RequestOp {
 }
 
 // sameLatch returns the condition that a key hasn't changed since it was read. The revision alone
-// isn't enough: see the function same.
+// isn't enough (see the function same).
 func sameLatch(key []byte, kv *mvccpb.KeyValue) []*pb.Compare {
 	if kv == nil {
 		return same(key, record{})

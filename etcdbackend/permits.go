@@ -18,7 +18,7 @@ import (
 // if that is still true, because no key has been created or changed. Otherwise the answer contains
 // the current keys.
 
-// A stock is what a step knows about a semaphore.
+// A stock holds what a step knows about a semaphore.
 type stock struct {
 	rev   int64    // the revision of this state
 	mine  record   // the hold of the step's owner
@@ -161,8 +161,8 @@ func (s *session) hasPermits(name string, others bool) {
 	s.joinAgain(name)
 }
 
-// permits is what a subscription knows about a semaphore. Released permits go first to the clients
-// that began to wait earlier, and this client is woken if some are left.
+// permits holds what a subscription knows about a semaphore. Released permits go first to the
+// clients that began to wait earlier, and this client is woken if some are left.
 type permits struct {
 	keys  []byte // prefix of the keys
 	free  int    // an upper bound on the number of permits released, and not taken since

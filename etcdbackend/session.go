@@ -41,7 +41,8 @@ func (s *session) Capabilities() backend.Capabilities {
 	}
 }
 
-// check returns the entry for a kind, or an error if a request must not be sent.
+// check returns the entry for a kind. It returns an error if the kind isn't supported or ctx has
+// ended.
 func check(ctx context.Context, kind backend.Kind) (*kind, error) {
 	k := kindOf(kind)
 	if k == nil {
@@ -432,8 +433,8 @@ func (s *session) putAndKeep(
 		s.holds.renewed(a.id, l.id, l.ttl, begin)
 		return true, key, nil
 	}
-	// The lock is held, but not for long enough. So the key moves to a lease that is granted now,
-	// and needs no renewal.
+	// The lock is held, but not for long enough. So attach the key to a new lease, which needs no
+	// renewal yet.
 	s.leases.distrust()
 	for done = false; !done; {
 		if key.free() || key.owner != a.id.owner || key.count != next.count {
@@ -596,8 +597,8 @@ func (s *session) giveBack(ctx context.Context, id holdID, lease, ttl int64) err
 	return nil
 }
 
-// outlived revokes a lease after the key of the hold was attached to another one. If that fails,
-// the lease is revoked when the hold is released.
+// outlived revokes the lease of a hold's key after the key was attached to another lease. If that
+// fails, the lease is revoked when the hold is released.
 func (s *session) outlived(ctx context.Context, id holdID, lease, ttl int64) {
 	if lease == 0 {
 		return

@@ -14,12 +14,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// waiters makes the sessions that wait for a lock try in order of arrival. For each of these locks,
-// it holds the session's place in the queue. While a session is subscribed to a lock, it keeps a
-// key of its own, in addition to the lock's key. When the lock is released, all sessions are
-// notified. The first tries at once. Every other session waits some time for each one ahead of it,
-// and tries only if the lock hasn't been taken by then. So the sessions try one after the other, in
-// order. A session that died while it waited delays the others only by that time.
+// waiters makes the sessions that wait for a lock try in order of arrival. It holds the session's
+// place in the queue for each lock that the session waits for. While a session is subscribed to a
+// lock, it keeps a key of its own, in addition to the lock's key. When the lock is released, all
+// sessions are notified. The first tries at once. Every other session waits some time for each one
+// ahead of it, and tries only if the lock hasn't been taken by then. So the sessions try one after
+// the other, in order. A session that died while it waited delays the others only by that time.
 //
 // The order is only a courtesy. A wrong order costs one needless attempt, or a few milliseconds.
 type waiters struct {
@@ -78,7 +78,7 @@ func (ws *waiters) leave(name string) {
 	}
 }
 
-// remove deletes a key in the background. If that fails, the key ends with its lease.
+// remove deletes a key in the background. If that fails, the key expires with its lease.
 func (ws *waiters) remove(key []byte) {
 	ws.leases.background(func(ctx context.Context) {
 		_, _ = insist(ctx, patience(0), ws.store.kv.DeleteRange, &pb.DeleteRangeRequest{Key: key})
@@ -157,8 +157,8 @@ func (ws *waiters) current(ctx context.Context) (lease, error) {
 	return l, nil
 }
 
-// keep renews the lease of the keys while there are any. When the session no longer waits, the
-// lease ends.
+// keep renews the lease of the session's waiting keys, if there are any. When the session no longer
+// waits for any lock, keep lets the lease expire.
 func (ws *waiters) keep(k *keeper) {
 	ws.mu.Lock()
 	l, waiting := ws.lease, len(ws.all) > 0
@@ -203,7 +203,7 @@ func (ws *waiters) subscribed(name string) bool {
 	return ws.all[name] != nil
 }
 
-// moved records that the lock was taken at a revision, by the first of the waiting sessions.
+// moved records that the first of the waiting sessions took the lock, at revision rev.
 func (ws *waiters) moved(name string, rev int64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -219,8 +219,8 @@ func (ws *waiters) close() lease {
 	return ws.lease
 }
 
-// unknown records that the session may have missed events, so that it no longer knows who waits.
-// Then no other session counts as ahead.
+// unknown records that the session may have missed events, and so no longer knows who is waiting.
+// It then regards no other session as ahead.
 func (ws *waiters) unknown(name string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -229,8 +229,8 @@ func (ws *waiters) unknown(name string) {
 	}
 }
 
-// courtesy returns how long the session waits after a lock was freed at revision rev. In that time,
-// the sessions ahead of it can take the lock.
+// courtesy returns how long the session waits after a lock was freed at revision rev, so that the
+// sessions ahead of it can take the lock first.
 func (ws *waiters) courtesy(name string, rev int64) time.Duration {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

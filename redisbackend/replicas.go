@@ -10,7 +10,7 @@ import (
 )
 
 // ErrNotReplicated means that fewer replicas acknowledged a lock in time than [WithReplicas]
-// requires. The error of the attempt to lock wraps it.
+// requires. The error of the failed attempt wraps it.
 var ErrNotReplicated = redisson.ErrNotReplicated
 
 // WithReplicas makes a lock count as acquired only when n replicas have acknowledged it within the

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/text/width"
 )
 
-// printable returns a name in the form in which it is printed. It quotes and escapes a name that is
-// empty, isn't valid UTF-8, begins with a quote, or contains spaces or invisible characters.
+// printable returns a name as it is printed. It quotes and escapes a name that is empty, isn't
+// valid UTF-8, begins with a quote, or contains spaces or invisible characters.
 func printable(name string) string {
 	if name == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, hidden) ||
 		strings.HasPrefix(name, `"`) {
@@ -95,7 +95,7 @@ func shorten(text string, most int) string {
 	return string(runes[:from]) + "…" + string(runes[to:])
 }
 
-// lasts returns a remaining time for people.
+// lasts formats a remaining time for people to read.
 func lasts(d time.Duration) string {
 	switch {
 	case d < 0:

@@ -35,7 +35,7 @@ func newHTTP2(l *link) (requests, replies parser) {
 		&http2Replies{h, frames{r: bufio.NewReader(l.server)}}
 }
 
-// frames reads frames.
+// frames reads the frames of a connection.
 type frames struct {
 	r       *bufio.Reader
 	preface int // number of bytes before the first frame
@@ -102,7 +102,7 @@ func (s *http2Requests) pass(unit []byte) {
 		}
 	case http2.FrameRSTStream:
 		if st != nil && st.holding != nil {
-			return // don't pass it on: the server would cancel the held call
+			return // if it were passed on, the server would cancel the held call
 		}
 		delete(s.streams, id)
 	}

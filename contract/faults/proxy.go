@@ -191,9 +191,9 @@ func (p *Proxy) Hold(match func(Request) bool) (held <-chan struct{}, deliver fu
 
 // Strike applies a fault to one of the requests that arrive from now on, from any client and on any
 // connection. n is the index of that request, counted from 0. For [LoseReply], Strike doesn't count
-// requests whose replies it can't tell from others: see [Proxy.LoseReply]. The function end reports
-// whether the fault has hit a request. If not, end cancels the fault. If a request was held, end
-// delivers it, and waits until it is answered.
+// requests whose replies it can't tell from others (see [Proxy.LoseReply]). The function end
+// reports whether the fault has hit a request. If not, end cancels the fault. If a request was
+// held, end delivers it, and waits until it is answered.
 func (p *Proxy) Strike(blow Blow, n int) (end func() (struck bool)) {
 	t := p.set(&trap{blow: blow, match: func(Request) bool { n--; return n < 0 }})
 	return func() bool {
@@ -452,7 +452,7 @@ func (f *flow) write(to net.Conn) {
 		case data == nil:
 			f.pause(wait)
 		default:
-			to.Write(data) // ignore the error: reads in the other direction also fail
+			to.Write(data) // the error doesn't matter, since reads in the other direction also fail
 		}
 	}
 }

@@ -21,8 +21,8 @@ type seating struct {
 }
 
 // sit updates this member's own note from a view of all notes. changed reports whether the note
-// must be published now. If not, the note may change later even if the view stays the same: next is
-// the time until then, or 0 if the note won't change.
+// must be published now. If not, next is the time after which the note may change even if the view
+// stays the same, or 0 if it won't change.
 func (s *seating) sit(now time.Time, v *view) (changed bool, next time.Duration) {
 	me := v.find(s.self.run)
 	if me == nil { // the member is new, or was lost; it keeps those of its seats that are free
@@ -86,8 +86,8 @@ func (s *seating) waitForSeats(now time.Time, v *view) {
 	s.self.place, s.joined, s.known = last+1, now, map[int]bool{}
 }
 
-// take takes the free seats that this member may take now. Seats that other members left while this
-// one waited may be taken at once, and other seats only after a while.
+// take takes the free seats that this member may take now. It may take a seat at once if another
+// member left that seat while this one waited, and otherwise only after a while.
 func (s *seating) take(now time.Time, v *view) (took bool, next time.Duration) {
 	top, lacking, before := -1, 0, 0
 	settled := false // another member is seated

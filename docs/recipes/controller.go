@@ -6,8 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A controller is like those of client-go's examples. Run starts workers, and returns when ctx has
-// ended and the workers have stopped.
+// A controller is like the ones in client-go's examples. Run starts workers, and returns when ctx
+// has ended and the workers have stopped.
 type controller interface {
 	Run(ctx context.Context, workers int) error
 }

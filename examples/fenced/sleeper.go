@@ -102,7 +102,7 @@ func stoppedSleeper(ctx context.Context, addr, reports string) (*sleeper, error)
 	}, nil
 }
 
-// sleepHere runs in the process that stoppedSleeper starts.
+// sleepHere acts as the sleeper, in the process that stoppedSleeper starts.
 func sleepHere(ctx context.Context, store backend.Backend, account balance, reports string) error {
 	client := dlock.New(store, dlock.WithLease(lease))
 	defer client.Close()

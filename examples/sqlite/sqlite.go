@@ -35,7 +35,8 @@ var synchronous = "FULL"
 // two machines must not share the file, and locks are lost when the clock is set forward.
 type Backend struct{ db *sql.DB }
 
-// New returns a backend on a file, which it creates if there is none.
+// New returns a backend that keeps its locks in the given file. It creates the file if it doesn't
+// exist.
 func New(file string) (*Backend, error) {
 	// A transaction that will write must begin with the file's write lock. Two transactions that
 	// began with a read would block each other.

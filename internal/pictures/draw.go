@@ -239,7 +239,7 @@ func box(b *strings.Builder, x, y, width, high int, lines ...string) {
 	}
 }
 
-// write writes a line of text. It panics if the line needs more than room pixels.
+// write writes a line of text. It panics if the line is wider than the given room, in pixels.
 func write(b *strings.Builder, x, y int, anchor, class, line string, room int) {
 	if need := int(float64(utf8.RuneCountInString(line)) * letter); need > room {
 		panic(fmt.Sprintf("%q needs %d pixels, and has %d", line, need, room))

@@ -293,7 +293,7 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return backend.ListResult{Locks: locks, Next: next}, nil
 }
 
-// position returns the place at which a list continues. It parses the parameter after or, if that
+// position returns the position where a list continues. It parses the parameter after or, if that
 // is empty, returns the start of the list.
 func (s *session) position(ctx context.Context, after string) (position, error) {
 	if after != "" {

@@ -11,8 +11,8 @@ import (
 var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair,
 	backend.Permits)
 
-// A kind describes how the locks of one kind are stored: the commands of each step, and the meaning
-// of the replies.
+// A kind describes how the locks of one kind are stored. It creates the commands for each step, and
+// interprets the replies.
 type kind struct {
 	// owner converts the name of an owner to its name in the store. It is nil if both are the same.
 	owner func(string) string
@@ -32,16 +32,16 @@ type kind struct {
 	// refuse the caller.
 	blind bool
 
-	// holders asks who holds a lock, so that the session learns of Redisson's clients: see
-	// strangers. It is nil if the kind doesn't need that. holder returns the client that an owner
-	// belongs to, and whether it is one of Redisson's clients. For some kinds, an owner doesn't
-	// reveal its client. For these, untold is true, and holder returns a string that identifies the
-	// owner instead of the client.
+	// holders asks who holds a lock, so that the session learns of Redisson's clients (see
+	// strangers). It is nil if the kind doesn't need that. holder returns the client that an owner
+	// belongs to, and whether it is one of Redisson's clients. If the owners of this kind don't
+	// reveal their clients, untold is true, and holder returns a string that identifies the owner
+	// instead of the client.
 	holders func(name string) Command
 	holder  func(owner string) (client string, stranger bool)
 	untold  bool
 
-	// line reports whether the store keeps a line of waiters: see turns. A kind with a line has no
+	// line reports whether the store keeps a line of waiters (see turns). A kind with a line has no
 	// channel for releases.
 	line bool
 
@@ -56,7 +56,7 @@ type kind struct {
 	renewed func(reply any) (backend.RenewResult, error)
 
 	// These functions repeat a release or a renewal that found no hold, using a script whose answer
-	// is reliable: see again.go. They are nil if the first answer is already reliable.
+	// is reliable (see again.go). They are nil if the first answer is already reliable.
 	releaseAgain  func(Dialect, backend.ReleaseRequest) Call
 	releasedAgain func(reply any) (backend.ReleaseResult, error)
 	renewAgain    func(backend.RenewRequest) Call

@@ -87,7 +87,8 @@ func (b *batch) choose(ctx context.Context) (chosen []int) {
 	return chosen
 }
 
-// byNode groups requests by their node. If no node is known for a request, byNode calls fail.
+// byNode groups requests by their node. If the node of a request can't be determined, byNode calls
+// the function fail for that request.
 func (s *session) byNode(
 	ctx context.Context, chosen []int, name func(int) string, fail func(int, error),
 ) map[string][]int {

@@ -28,7 +28,7 @@ type line struct {
 	hearings map[*hearing]bool
 	// grants holds the subscriptions to grant channels, by channel name.
 	grants map[string]backend.Subscription
-	// turns holds the subscriptions to turn channels, by owner: see turnChannel.
+	// turns holds the subscriptions to turn channels, by owner. See turnChannel.
 	turns  map[string]backend.Subscription
 	broken map[string]bool // the channels in grants that are broken
 	// linger is the timer that drops the line. It runs while there are no hearings, and is nil
@@ -49,7 +49,7 @@ const (
 
 	// tooNew is how old an observation of the server's clock must be before a newer one replaces
 	// it. So when the message about a grant arrives, even if late, the stored observation is
-	// usually older than the grant. But a newer observation also works: see observation.since.
+	// usually older than the grant. But a newer observation also works (see observation.since).
 	tooNew = 500 * time.Millisecond
 )
 
@@ -191,7 +191,7 @@ func (s *session) hearOf(ctx context.Context, name string, owners ...string) err
 	return nil
 }
 
-// hear listens on a client's grant channel: see Dialect.grants.
+// hear listens on a client's grant channel. See Dialect.grants.
 func (s *session) hear(ctx context.Context, name, client string) error {
 	channel := s.Dialect.grants(name) + client
 	sub, err := s.Subscriber.Listen(ctx, channel, s.granted, func() { s.missed(name) },
@@ -204,7 +204,8 @@ func (s *session) hear(ctx context.Context, name, client string) error {
 
 // hearTurns subscribes to the channels on which Redisson tells owners in line to try again. It
 // returns true if there is any new subscription. The caller must then try again, since it may have
-// missed earlier messages. Owners whose channels can't be subscribed to poll instead.
+// missed earlier messages. If the subscription to an owner's channel fails, that owner polls
+// instead.
 func (s *session) hearTurns(ctx context.Context, name string, owners ...string) bool {
 	var running sync.WaitGroup
 	var begun atomic.Bool
@@ -222,7 +223,8 @@ func (s *session) hearTurns(ctx context.Context, name string, owners ...string) 
 	return begun.Load()
 }
 
-// granted handles a message that a lock was given to an owner. It notifies the lock's subscribers.
+// granted handles a message saying that a lock was given to an owner. It notifies the lock's
+// subscribers.
 func (s *session) granted(message string) {
 	heard := time.Now()
 	g, ok := ParseGranted(message)
@@ -270,7 +272,7 @@ func (s *session) changed(name, channel string, broken error) {
 // outOfLine is the inverse of inLine.
 func outOfLine(owner string) string { return strings.TrimSuffix(owner, fairSuffix) }
 
-// join adds a subscriber. It returns the clients on whose grant channels the session doesn't listen
+// join adds a subscriber. It returns the clients whose grant channels the session doesn't listen to
 // yet. The names of these channels begin with prefix.
 func (t *turns) join(h *hearing, prefix string) (clients []string) {
 	t.mu.Lock()
@@ -338,9 +340,9 @@ func closeAll(subs map[string]backend.Subscription) {
 	}
 }
 
-// unheard records the clients of owners. If the lock has subscribers, it returns the clients on
-// whose grant channels the session doesn't listen yet. The names of these channels begin with
-// prefix.
+// unheard records the clients of the given owners. If the lock has subscribers, it returns the
+// clients whose grant channels the session doesn't listen to yet. The names of these channels begin
+// with prefix.
 func (t *turns) unheard(name, prefix string, owners []string) (clients []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -361,8 +363,8 @@ func (t *turns) unheard(name, prefix string, owners []string) (clients []string)
 	return clients
 }
 
-// deaf returns the owners on whose turn channels the session doesn't listen: see turnChannel. If
-// the lock has no subscribers, it returns nil.
+// deaf returns the owners, among the given ones, whose turn channels the session doesn't listen to.
+// If the lock has no subscribers, it returns nil. See turnChannel.
 func (t *turns) deaf(name string, owners []string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -392,7 +394,7 @@ func (t *turns) keep(
 	}
 }
 
-// over ends the subscription to an owner's turn channel, since the owner no longer waits: see
+// over ends the subscription to the turn channel of an owner that is no longer waiting. See
 // turnChannel.
 func (t *turns) over(name, owner string) {
 	t.mu.Lock()
@@ -438,9 +440,9 @@ func (t *turns) forget(name string) {
 	}
 }
 
-// translate returns the time of a grant on our clock. As with observation.since, the result isn't
-// later than the actual moment of the grant unless the server's clock was set. translate returns
-// false if it can't determine that time, or if the grant's lease has expired.
+// translate returns the time of a grant on this process's clock. As with observation.since, the
+// result isn't later than the actual moment of the grant unless the server's clock was set.
+// translate returns false if it can't determine that time, or if the grant's lease has expired.
 func (t *turns) translate(g Grant, heard time.Time) (time.Time, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -452,8 +454,8 @@ func (t *turns) translate(g Grant, heard time.Time) (time.Time, bool) {
 	return since, ok && heard.Before(since.Add(g.Lease))
 }
 
-// changed records that a channel of a lock is broken, or works again. It reports whether this was
-// the first of the channels to break, or whether now all of them work again.
+// changed records that a channel of a lock is broken, or works again. It reports whether this
+// channel is the first one to break, or the last one to work again.
 func (t *turns) changed(name, channel string, broken bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

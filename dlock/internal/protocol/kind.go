@@ -6,8 +6,8 @@ import "github.com/seed951563bd/distsync/backend"
 // from other kinds. No other code distinguishes kinds.
 type Kind backend.Kind
 
-// A Family is a set of kinds. In a family, locks with the same name are one lock, even if their
-// kinds differ.
+// A Family is a set of kinds of lock. Within a family, a name stands for only one lock, even if it
+// is used with different kinds.
 type Family uint8
 
 // The families of kinds.

@@ -15,11 +15,11 @@ import (
 
 // Rules describe the conditions of a run.
 type Rules struct {
-	// Calm reports whether every step succeeded without delay.
+	// Calm means that every step succeeded without delay.
 	Calm bool
 
-	// Renewed reports whether every renewal was in time, so that no renewed hold expired. Don't set
-	// it if the test uses the real clock on a busy machine, where renewals can be late.
+	// Renewed means that every renewal was in time, so that no renewed hold expired. Don't set it
+	// if the test uses the real clock on a busy machine, where renewals can be late.
 	Renewed bool
 
 	// Late is how long a store may keep a hold after its lease has expired.
@@ -29,12 +29,12 @@ type Rules struct {
 	// few milliseconds.
 	Blink time.Duration
 
-	// Lasting reports whether fencing tokens keep growing after a loss of all data.
+	// Lasting means that fencing tokens keep growing after a loss of all data.
 	Lasting bool
 
-	// Voted reports whether a lock is granted by the votes of several stores. If so, a free lock
-	// may seem to be held while another user's votes are released, and some stores may not know of
-	// a waiting writer.
+	// Voted means that a lock is granted by the votes of several stores. A free lock may then seem
+	// to be held while another user's votes are released, and some stores may not know of a waiting
+	// writer.
 	Voted bool
 
 	// Prompt is how long a lock may stay free after a release while a call waits for it. Zero means
@@ -358,8 +358,8 @@ func (r *Recorder) delays(limit time.Duration) error {
 	return nil
 }
 
-// behind reports whether o may have waited behind another call of its client. Such a call began
-// before o, or at about the same time, and still waited for permits at the given time.
+// behind reports whether o may have waited behind another call of its client. That is a call that
+// began before o, or at about the same time, and was still waiting for permits at the given time.
 func (r *Recorder) behind(o *op, at time.Duration) bool {
 	return slices.ContainsFunc(r.ops, func(x *op) bool {
 		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client &&

@@ -105,7 +105,7 @@ func (p *pool) out(o *op) (n int) {
 	return n
 }
 
-// ends records that the user of call o has learned that its hold ended.
+// ends records that the user who made call o has learned that its hold ended.
 func (p *pool) ends(o *op) {
 	if his := &p.has[o.place()]; his.count > 0 {
 		his.over = true
@@ -152,8 +152,8 @@ func limits(ops []*op) {
 		case o.limit == 0:
 			o.least, o.most = all[o.name].least, all[o.name].most
 		case o.kind == acquire && o.granter == nil:
-			// The call was handed permits that an earlier call had acquired within its own limit.
-			// Since then, calls with a larger limit may have acquired more permits.
+			// The call was handed permits that an earlier call had acquired within that call's
+			// limit. Since then, calls with a larger limit may have acquired more permits.
 			o.most = all[o.name].most
 		}
 	}

@@ -193,8 +193,8 @@ func (m *Line) lease(n uint8) uint8 {
 	return m.Lease
 }
 
-// release releases a number's hold or place. It reports whether the store then has nothing left for
-// that number.
+// release releases a number's hold or place. It reports whether the store holds nothing for that
+// number any longer.
 func (m *Line) release(s *LineState, n uint8) bool {
 	left := false
 	change := func() {

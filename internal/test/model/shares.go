@@ -19,11 +19,11 @@ type Shares struct {
 	Requests int    // the maximum number of requests in the network at a time
 	Lease    uint8  // in ticks
 	Renewals bool   // renewals take time
-	// Window limits joins: no claim is joined later than this many ticks after its acquisition was
-	// sent. 0 means no limit.
+	// Window limits how long a claim can be joined. It is the maximum number of ticks since the
+	// claim's acquisition was sent. 0 means no limit.
 	Window uint8
-	// Plain makes a client's readers use one variable, without owners. A release of such a plain
-	// call isn't tied to a particular hold: it ends a lost hold or, if there is none, the oldest.
+	// Plain makes a client's readers use one variable, without owners. The release of such a call
+	// isn't tied to a particular hold. It ends a lost hold or, if there is none, the oldest hold.
 	Plain     bool
 	Forces    uint8 // how many times a client sends ForceUnlock
 	Crashes   uint8
@@ -138,8 +138,7 @@ func (m *Shares) mayWrite(p int) bool {
 	return p-c*m.Parties[0] < m.Writers[c]
 }
 
-// readers counts the parties that read under claim n, including those that don't know yet that they
-// do.
+// readers counts the parties that read under claim n, including those that don't know it yet.
 func (s *SharesState) readers(n uint8) (k int) {
 	for _, p := range s.parties {
 		if n != 0 && p.reading == n {
@@ -233,8 +232,8 @@ func (m *Shares) backed(s *SharesState) bool {
 	return true
 }
 
-// told reports whether every reader whose read was lost knows that. It needn't know that until its
-// client has asked the store about the read.
+// told reports whether every reader that lost its read knows about the loss. A reader needn't know
+// about it until its client has asked the store about the read.
 func (m *Shares) told(s *SharesState) bool {
 	for p := range m.all() {
 		if s.parties[p].torn != 1 || !m.relies(s, p, s.parties[p].reading, reads) {

@@ -361,7 +361,7 @@ func (s *HoldsState) anyStruck() uint8 {
 	return 0
 }
 
-// leases returns the leases for which a caller may ask.
+// leases returns the leases that a caller may ask for.
 func (m *Holds) leases() []uint8 {
 	if m.Fixed > 0 {
 		return []uint8{m.Fixed, m.Lease}

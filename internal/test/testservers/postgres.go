@@ -324,8 +324,8 @@ func unprivileged(t TB) *syscall.Credential {
 	return nil
 }
 
-// unprivilegedFolder returns a temporary folder for the test. Its owner is the user that the
-// function unprivileged returns.
+// unprivilegedFolder returns a temporary folder for the test. It belongs to the user that the
+// function unprivileged returns, if any.
 func unprivilegedFolder(t TB) string {
 	t.Helper()
 	dir := t.TempDir()

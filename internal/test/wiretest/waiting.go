@@ -43,7 +43,7 @@ func wantWaiting(t *testing.T, s backend.Session, name string, want int, when st
 	}
 }
 
-// Waiting tests the number of waiters that a release reports, on one server.
+// Waiting tests, on one server, that a release reports the right number of waiters.
 func Waiting(t *testing.T, p Package, server *testservers.Server) {
 	s, other := open(t, p.Server(t, server.Addr, Options{})),
 		open(t, p.Server(t, server.Addr, Options{}))
