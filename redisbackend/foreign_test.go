@@ -11,6 +11,10 @@ func TestForeign(t *testing.T) {
 	wiretest.Foreign(t, this, testservers.Redis(t))
 }
 
+func TestForeignAfterRenewal(t *testing.T) {
+	wiretest.ForeignAfterRenewal(t, this, testservers.Redis(t))
+}
+
 func TestFullMemory(t *testing.T) {
 	wiretest.FullMemory(t, this, testservers.Redis(t))
 }

@@ -13,6 +13,10 @@ func TestForeign(t *testing.T) {
 	})
 }
 
+func TestForeignAfterRenewal(t *testing.T) {
+	wiretest.ForeignAfterRenewal(t, this, testservers.Valkey(t))
+}
+
 func TestFullMemory(t *testing.T) {
 	onServers(t, func(t *testing.T, server *testservers.Server) {
 		wiretest.FullMemory(t, this, server)

@@ -21,6 +21,16 @@ func (l *latest) is(name, owner string, until time.Time) {
 	l.name, l.owner, l.until = name, owner, until
 }
 
+// lasts records that the lock with this name may expire at the given time, if that is earlier than
+// recorded: a renewal for a short time ends a longer lease.
+func (l *latest) lasts(name string, until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.name == name && until.Before(l.until) {
+		l.until = until
+	}
+}
+
 // isNot forgets the latest lock if it has this name, since the session may no longer hold it.
 func (l *latest) isNot(name string) {
 	l.mu.Lock()

@@ -82,6 +82,7 @@ func (b *batch) choose(ctx context.Context) (chosen []int) {
 			continue
 		}
 		b.kinds[i], req.Owner = k, k.called(req.Owner)
+		b.latest.lasts(req.Name, time.Now().Add(req.Lease))
 		chosen = append(chosen, i)
 	}
 	return chosen

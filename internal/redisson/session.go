@@ -322,6 +322,7 @@ func (s *session) Renew(
 		return backend.RenewResult{}, err
 	}
 	req.Owner = k.called(req.Owner)
+	s.latest.lasts(req.Name, time.Now().Add(req.Lease))
 	res, err := parse(s.run(ctx, k.renew(s.Dialect, req)), k.renewed)
 	if err != nil || res.Held || k.renewAgain == nil {
 		return res, err

@@ -79,6 +79,34 @@ func Foreign(t *testing.T, p Package, server *testservers.Server) {
 	}
 }
 
+// ForeignAfterRenewal tests steps of a session that recently held a plain lock. The last renewal was
+// for a shorter time than the acquisition, and the lock has expired. If the key is in use for a lock
+// of another kind by then, the steps must report that.
+func ForeignAfterRenewal(t *testing.T, p Package, server *testservers.Server) {
+	ctx, client := t.Context(), connect(t, server.Addr)
+	req := Renew(Alice)
+	req.Lease = time.Millisecond
+	for what, renew := range map[string]func(s Session){
+		"alone": func(s Session) { Must[backend.RenewResult](t)(s.Renew(ctx, req)) },
+		"in a batch": func(s Session) {
+			s.RenewBatch(ctx, []backend.RenewRequest{req}, func(int, backend.RenewResult, error) {})
+		},
+	} {
+		s := open(t, p.Server(t, server.Addr, Options{}))
+		Must[backend.AcquireResult](t)(s.Acquire(ctx, Acquire(Alice)))
+		renew(s)
+		testservers.Until(t, "the lock has expired", func() bool {
+			return client.Exists(ctx, "n").Val() == 0
+		})
+		client.HSet(ctx, "n", "mode", "read", Alice, "1")
+		client.PExpire(ctx, "n", time.Hour)
+		if res, err := s.Acquire(ctx, Acquire(Bob)); !errors.Is(err, backend.ErrConflict) {
+			t.Errorf("renewed %s: %+v, %v", what, res, err)
+		}
+		client.Del(ctx, "n")
+	}
+}
+
 // FullMemory tests a server that is out of memory and refuses all commands that might need memory.
 // Renewals and releases must still work, but no lock may be granted.
 func FullMemory(t *testing.T, p Package, server *testservers.Server) {
