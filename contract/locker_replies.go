@@ -361,8 +361,8 @@ func lateReentry(l *lab) {
 		if taken {
 			l.lock(q.Locker("a"))
 		}
-		// The store now has no hold with this owner string, so the late re-entry would begin a new
-		// hold.
+		// No hold with this owner string is left in the store, so the late re-entry would begin a
+		// new hold.
 		owner, before := p.owner("a"), p.count(which{kind: releaseStep})
 		close(open)
 		if taken {

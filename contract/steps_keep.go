@@ -31,7 +31,7 @@ func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcom
 	}
 }
 
-// isKept checks that a lock is kept for the given time, which began no earlier than since.
+// isKept checks that a lock is kept, for a period of length keep that began at since or later.
 func (p party) isKept(name string, keep time.Duration, since time.Time) {
 	p.e.Helper()
 	res := p.look(name)

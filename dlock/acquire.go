@@ -384,9 +384,9 @@ func (c *Client) over(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// giveUp returns the error of a call that ends for the given reason. It adds what is known about
-// the lock. The error mentions another holder only if the store reported one during the call, or
-// this client knew of one.
+// giveUp returns the error for a call that ends for the given reason. The error also says what is
+// known about the lock. It mentions another holder only if the store reported one during the call,
+// or this client knew of one.
 func (a *acquisition) giveUp(why error) error {
 	waited := why == errWaited
 	if waited {
@@ -468,7 +468,7 @@ func (a *acquisition) known() error {
 	if v := a.variable(); v == nil {
 		but = a.party
 	} else if h := v.hold; h != nil && !h.check(s) && h.state == lost && v.hold == h {
-		return errNotUnlocked // readers don't get here: their v.hold is nil after a loss
+		return errNotUnlocked // not for readers, since their v.hold is nil after a loss
 	}
 	o := s.object(a.kind, a.name)
 	switch held := o.excludes(s, a, but); {
@@ -695,7 +695,7 @@ func (cl *claim) confirmOnce(ctx context.Context, c *Client, lost func(*claim, *
 	s := c.lock()
 	defer c.unlock()
 	if backend.Kind(cl.kind) != req.Kind {
-		return false // downgraded since the request, so the answer is about the write lock
+		return false // the claim was downgraded meanwhile, so the answer is about the write lock
 	}
 	if isDisplaced(err) {
 		res, err = backend.LookResult{}, nil

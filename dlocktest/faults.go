@@ -25,8 +25,8 @@ var errFailed = errors.New("dlocktest: the store is down")
 // the background also count. A message that wakes a waiter isn't a step, and is delivered despite
 // faults.
 //
-// Calls of Fail and Hang queue up: each affects the steps that follow the ones affected by the
-// previous call.
+// Calls of Fail and Hang take effect one after the other. For example, after Fail(2, err) and
+// Hang(1), the next two steps fail, and the third hangs.
 //
 // If err is or wraps a [backend.Error], it keeps its kind. Any other err gets the kind
 // [backend.Retry]: the step was not carried out, and another attempt may succeed. If err is nil,

@@ -530,10 +530,10 @@ func (s *session) swapOnLease(
 }
 
 // prolong renews the lease of a key, and returns that lease. It returns the zero lease if the key
-// needs a new one, because it has no lease, its lease has ended, or the length of its lease isn't
-// the attempt's ttl. An attempt with onlyUp (a read, a write or a repeated request) must not
-// shorten the hold. So if its lease has another length, but still lasts for at least ttl seconds,
-// prolong returns that lease without renewing it.
+// needs a new one, because the key has no lease, the lease has ended, or its length isn't a.ttl. If
+// a.onlyUp is set (for a read, a write or a repeated request), the hold must not become shorter. So
+// if the lease has another length, but lasts for at least a.ttl more seconds, prolong returns it
+// without renewing it.
 func (s *session) prolong(ctx context.Context, a *attempt, key record) (lease, error) {
 	id, ttl := a.id, a.ttl
 	if key.free() || key.lease == 0 || s.keeper.closed() {

@@ -101,7 +101,8 @@ func (s *session) inspect(
 // longestPage is the maximum number of names on a page of a list.
 const longestPage = 1000
 
-// The two phases of a list. Names that are stored verbatim come before those stored in hexadecimal.
+// A list has two phases. Names that are stored verbatim come before names that are stored in
+// hexadecimal.
 const (
 	amongTexts = "t"
 	amongHex   = "x"

@@ -91,8 +91,8 @@ func wantCommand(cmd *cobra.Command) {
 	}
 }
 
-// addDefaults adds cobra's help and completion commands, with our errors for unknown words. Call it
-// after setting the outputs, which these commands read when they are added.
+// addDefaults adds cobra's help and completion commands, and makes them report unknown words with
+// our errors. Call it after setting the outputs, which these commands read when they are added.
 func addDefaults(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

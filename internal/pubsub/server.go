@@ -188,8 +188,9 @@ func (s *Subscriber) next(srv *server) (verb Verb, orders [][]*channel) {
 	return verb, orders
 }
 
-// together picks a command that some channels of the server need, and returns it with orders for up
-// to maxOrder of these channels. Channels that can share a command are in one order.
+// together picks a command that some of the server's channels need, and returns it with the orders
+// to send. Each order lists channels that can share one command. The orders contain up to maxOrder
+// channels in total.
 func (s *Subscriber) together(srv *server) (verb Verb, orders [][]*channel) {
 	var shared []*channel
 	for _, ch := range srv.todo {
@@ -288,9 +289,9 @@ func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 	wakeAll(wakes, Missed)
 }
 
-// lost records that a connection is lost. The subscriptions on the server end with it. But the
-// subscribers stay, and the next connection subscribes again for them. Waiting calls to Subscribe
-// return an error at once.
+// lost records that a connection is lost. The server's subscriptions end with the connection, but
+// the subscribers stay, and the next connection subscribes for them again. Waiting calls to
+// Subscribe return an error at once.
 func (s *Subscriber) lost(r *Receiver, err error) {
 	if s.ctx.Err() == nil {
 		s.client.Reload(s.ctx) // another server may have its channels now

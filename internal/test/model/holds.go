@@ -145,7 +145,7 @@ func (m *Holds) party(g int) uint8 {
 	return uint8(g) + 1
 }
 
-// rival returns the number under which the ideal client B acquires the lock.
+// rival returns the number of the ideal client B's acquisition.
 func (m *Holds) rival() uint8 { return uint8(m.Numbers[0] + 1) }
 
 // same reports whether two numbers have the same owner string.
