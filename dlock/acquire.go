@@ -544,7 +544,7 @@ type attempt struct {
 	h      *hold
 	lease  time.Duration
 	sent   instant
-	forced uint64 // how many force-unlocks this client had made when the attempt was sent
+	forced uint64 // the number of this client's force-unlocks when the attempt was sent
 	late   bool   // an earlier attempt got the lock, with no time left to renew it
 	place  time.Duration
 	req    backend.AcquireRequest // built with c.mu held, since the claim can change later
@@ -732,9 +732,9 @@ func (a *acquisition) placeLease() time.Duration {
 	return min(longestPlace, max(a.o.lease, shortestPlace))
 }
 
-// These constants limit how long the store remembers a waiting writer after a request. Within these
-// limits, it does so for the length of the lease that the writer wants. The first call in the queue
-// repeats its request three times in that period.
+// The store remembers a waiting writer after each request, for the length of the lease that the
+// writer wants, but within these limits. The first call in the queue repeats its request three
+// times in that period.
 const (
 	longestPlace  = 3 * time.Second
 	shortestPlace = 300 * time.Millisecond

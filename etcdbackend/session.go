@@ -15,7 +15,7 @@ type session struct {
 	store   *store
 	leases  *leases
 	holds   *holds
-	others  names // locks that others held when last seen, so the next step looks first
+	others  names // locks that others held when last seen; attempts on them begin with a look
 	alone   names // the user has permission only for these locks' own keys
 	waits   waits
 	places  ownPlaces
@@ -367,9 +367,9 @@ func lasts(left int64) time.Duration {
 }
 
 // write changes the key of a hold from one record to another. The key then lasts for at least the
-// lease of the lock, counted from the call. done reports whether write changed the key, and key is
-// the current key. If write didn't change it, and there is no error, the caller tries again with
-// that key.
+// lock's lease, measured from the beginning of the call. done reports whether write changed the
+// key, and key is the current key. If write didn't change it, and there is no error, the caller
+// tries again with that key.
 func (s *session) write(
 	ctx context.Context, a *attempt, old, next record,
 ) (done bool, key record, err error) {

@@ -40,7 +40,7 @@ type Storage struct {
 	locks map[string]*lock // the names locked or waited for
 }
 
-// A lock is the state of a name that is locked or waited for.
+// A lock is the state of a name that is locked, or that calls wait to lock.
 type lock struct {
 	turn  chan struct{} // full while the name is locked
 	users int           // calls that hold or await the name
@@ -216,8 +216,8 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	return nil
 }
 
-// replace replaces the hold of a lock with another, unless the lock has a different hold by now. It
-// reports whether it did so.
+// replace replaces the old hold of a lock with a new one, and returns true. It returns false, and
+// changes nothing, if the lock's current hold isn't the old one.
 func (s *Storage) replace(l *lock, hold, by *dlock.Hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -229,7 +229,7 @@ func (w *watcher) compare(l *dlock.LockInfo, err error) {
 }
 
 // compareHolders emits an event for each holder that isn't in others, and an event for each holder
-// that has a different count there. The arguments missing and differs are the names of these
+// whose count in others is different. The parameters missing and differs are the names of these
 // events. An event whose name is empty is omitted.
 func (w *watcher) compareHolders(missing, differs string, holders, others []dlock.Holder) {
 	counts := make(map[string]int, len(others))

@@ -344,8 +344,8 @@ func (s session) Look(
 	return res, err
 }
 
-// notDone adds a [backend.ErrorKind] to the error of a step. The step has changed nothing, since
-// its transaction wasn't committed.
+// notDone turns the error of a step into a [backend.Error]. The step has changed nothing, since its
+// transaction wasn't committed.
 func notDone(err error) error {
 	if errors.Is(err, backend.ErrConflict) || errors.Is(err, backend.ErrNoLimit) ||
 		errors.Is(err, backend.ErrTooMany) {
