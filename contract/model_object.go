@@ -61,7 +61,7 @@ type object struct {
 	notes   [len(modelOwners)]note
 	permits [len(modelOwners)]ending
 	kept    [len(modelOwners)]bool // whether the permits are released and kept
-	told    int                    // the last limit that the store was told; 0: none
+	told    int                    // the last limit that the store was given; 0 if none
 	line    line
 	freed   ending // when the last hold ended; used only while owners wait in line
 }

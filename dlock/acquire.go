@@ -189,8 +189,8 @@ func (a *acquisition) acquireInTime(ctx context.Context) (*hold, error) {
 // firstBackoff is the pause after the first failed attempt.
 const firstBackoff = 50 * time.Millisecond
 
-// acquireOnce re-enters, joins or acquires the lock. If the lock is held, the call waits, unless it
-// mustn't.
+// acquireOnce re-enters, joins or acquires the lock. If others hold the lock, acquireOnce waits,
+// unless the call mustn't wait.
 func (a *acquisition) acquireOnce(ctx context.Context) (*hold, error) {
 	own, err := a.own()
 	a.via = ViaStore
@@ -488,8 +488,8 @@ func (a *acquisition) joins() bool {
 	return a.reenters(s)
 }
 
-// reads reports whether the call's party already holds the lock for reading, because another of its
-// calls was faster.
+// reads reports whether the call wants to read and its party already holds the lock for reading,
+// because another of the party's calls was faster.
 func (a *acquisition) reads(s *state) bool {
 	return a.kind.Shared() && a.variable() == nil &&
 		s.object(a.kind, a.name).current(s, a.kind, a.party) != nil

@@ -18,21 +18,21 @@
 //
 // # Possible tests
 //
-// A handler answers 423 while another client holds the lock: acquire the lock with a second client,
-// as another process would, and call the handler.
+// To test that a handler answers 423 while another client holds the lock, acquire the lock with a
+// second client, as another process would, and call the handler.
 //
 //	other := dlock.New(store)
 //	defer other.Close()
 //	l := other.Locker("orders:42")
 //	l.Lock() // and l.Unlock() before the test ends
 //
-// The handler answers 503 when the store is down: [Store.Fail] makes steps fail, and [Store.Hang]
-// makes them hang. [Store.Recover] ends both.
+// To test that the handler answers 503 when the store is down, make steps fail with [Store.Fail],
+// or make them hang with [Store.Hang]. [Store.Recover] ends both.
 //
 //	store.Fail(-1, nil) // all steps, until Recover
 //
-// A job stops when its lock is lost: [Store.Lose] takes a lock away. Its holder finds out when it
-// next renews, as with any store.
+// To test that a job stops when its lock is lost, take the lock away with [Store.Lose]. The holder
+// finds out when it next renews, as with any store.
 //
 //	store.Lose("import")
 //
@@ -42,7 +42,8 @@
 // To test that two jobs don't do the same work after the store has lost its data, or at least
 // notice that they do, call [Store.Wipe].
 //
-// A lock is held while the job runs, and free after it: call [Store.Held] and [Store.Free].
+// To test that a lock is held while the job runs, and free afterwards, call [Store.Held] and
+// [Store.Free].
 //
 // # Time
 //

@@ -514,9 +514,9 @@ func (s *session) put(
 }
 
 // swapOnLease writes a key. If the server doesn't answer and the lease is fresh, it sends the
-// request again, so that another member answers. No other request attaches a key to that lease.
-// So the answer tells whether an earlier request was carried out. repeated reports whether several
-// requests were sent. If so, the caller must treat the lease as suspect.
+// request again, so that another member answers. No other request attaches a key to that lease, so
+// the lease of the current key shows whether an earlier request was carried out. repeated reports
+// whether several requests were sent. If so, the caller must treat the lease as suspect.
 func (s *session) swapOnLease(
 	ctx context.Context, a *attempt, old record, ops []*pb.RequestOp, l lease, fresh bool,
 ) (done *pb.TxnResponse, key record, repeated bool, err error) {

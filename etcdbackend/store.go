@@ -153,8 +153,8 @@ const maxDoublings = 5 // the maximum number of times the patience doubles
 
 // patience returns how long a member may be silent before another is asked. The request is about a
 // lock with a lease of ttl seconds, or about any lock if ttl is 0. The patience is a twelfth of the
-// lease, but at least shortestPatience and at most longestPatience. It is short because the caller
-// waits: an unlock waits for five seconds at most, and needs time to ask other members.
+// lease, but at least shortestPatience and at most longestPatience. It is short because callers
+// wait. For example, an unlock waits for at most five seconds, and needs time to ask other members.
 func patience(ttl int64) time.Duration {
 	share := time.Duration(ttl) * time.Second / 12
 	return min(max(share, shortestPatience), longestPatience)
@@ -225,7 +225,7 @@ type attempt struct {
 
 	change
 	look []*pb.RequestOp // read after the key if the attempt is refused
-	seen *pb.TxnResponse // the answer to look
+	seen *pb.TxnResponse // the answer to a refused attempt, with the results of look
 
 	traits
 	tells bool // it states the semaphore's limit

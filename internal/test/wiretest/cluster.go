@@ -24,8 +24,7 @@ func Addrs(nodes []*testservers.Server) (addrs []string) {
 	return addrs
 }
 
-// Owners returns two of the nodes: the one that serves the name's slot, and one that doesn't serve
-// it.
+// Owners returns the node that serves the name's slot, and a node that doesn't.
 func Owners(
 	t testing.TB, nodes []*testservers.Server, name string,
 ) (has, hasNot *testservers.Server) {
