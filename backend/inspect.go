@@ -62,8 +62,8 @@ type Holder struct {
 	// Remaining is how long the hold lasts without renewal. It is negative if the hold never ends.
 	Remaining time.Duration
 
-	// Kept reports whether the lock stays taken although the owner has released it: see
-	// [ReleaseRequest].Keep.
+	// Kept reports whether the lock stays taken although the owner has released it (see the field
+	// Keep of [ReleaseRequest]).
 	Kept bool
 }
 

@@ -85,7 +85,7 @@ CREATE SEQUENCE versions CYCLE;`)
 }
 
 // lookPostgres returns the usage of a PostgreSQL server. Each transaction that writes counts as one
-// command. The CPU time is that of all processes of the server.
+// command. The CPU time includes all processes of the server.
 func lookPostgres(addr string) (u usage, err error) {
 	answer, err := testservers.SQL(addr, `SELECT pg_snapshot_xmax(pg_current_snapshot()),
 		split_part(pg_read_file('postmaster.pid'), E'\n', 1);`)

@@ -82,8 +82,8 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	return info
 }
 
-// wantHolder fails the test unless h is the only holder of its lock, with the given count. It asks
-// the holder's own process, which is passed as has, and each of the askers.
+// wantHolder fails the test unless h is the only holder of its lock, with the given count,
+// according to each of the askers and to h's own process (has).
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {

@@ -12,8 +12,7 @@ import (
 // modelOwners are the owners in the sequences. An object refers to them by index.
 var modelOwners = [...]string{"a", "b", "c"}
 
-// id returns the owner string of a step. An owner uses a different string for each type of lock
-// that a name may belong to.
+// id returns the owner string of a step. An owner has a different string for each type of lock.
 func (s modelStep) id() string {
 	switch s.kind {
 	case backend.Read, backend.Write:
@@ -139,7 +138,7 @@ func (o object) free() bool { return o.alone.count == 0 && !o.reads() && !o.work
 
 // passing returns the states in which the object may be at the given moment. If strict is set, a
 // hold must have ended if its lease has certainly expired. But a reader's hold may end late while
-// there are other readers, because they keep out the same calls.
+// there are other readers, because these keep out the same calls anyway.
 func (o object) passing(t moment, strict bool) []object {
 	all := []object{o}
 	over := func(x, last ending, end func(*object)) {

@@ -58,7 +58,7 @@ type waiting struct {
 	prev, next *acquisition
 	signal     chan struct{} // wakes the call to check for changes
 	alarm      alarm         // wakes the call for its next look
-	since      instant       // began, if the call has waited; otherwise 0
+	since      instant       // when the call began, if it has waited; otherwise 0
 	fresh      bool          // whether the call's next move is an attempt
 	late       bool          // the grant came too late for the call to renew the lease
 	trying     bool          // an attempt is under way
@@ -109,7 +109,7 @@ func (a *acquisition) carryOut(ctx context.Context) (h *hold, err error) {
 	return h, err
 }
 
-// cleanUp cleans up after a call. over says whether acquireInTime has returned, and told whether
+// cleanUp cleans up after a call. over is true if acquireInTime has returned, and told is true if
 // the outcome was reported to the traces. If either is false, something panicked.
 func (a *acquisition) cleanUp(ctx context.Context, h *hold, over, told bool) {
 	c := a.client
@@ -279,8 +279,7 @@ func (h *hold) whyOver(c *Client) error {
 	return h.overError()
 }
 
-// variable returns the call's party if that is a *variable, which is the party of a Locker's plain
-// calls. For other calls it returns nil.
+// variable returns the call's party if this is a plain call of a Locker. Otherwise it returns nil.
 func (c *call) variable() *variable {
 	v, _ := c.party.(*variable)
 	return v
@@ -826,9 +825,9 @@ func (a *acquisition) reenter(ctx context.Context, h *hold) error {
 	return h.failReentry(s, asked, res, err)
 }
 
-// prolong records that the store granted a re-entry or a partial release. sent is when its request
-// was sent, and asked is the lease that the request asked for. The parameter lease is what renewals
-// ask for from now on.
+// prolong records that the store granted a re-entry or a partial release. The parameters are the
+// time when the request was sent, the lease that renewals ask for from now on, and the lease that
+// the request asked for.
 func (h *hold) prolong(s *state, sent instant, lease, asked time.Duration) {
 	cl := h.claim
 	cl.StepGranted(sent, lease, asked)

@@ -70,7 +70,7 @@
 //
 // Each hold has its own etcd lease, to which the key is attached. If the process dies, the lease
 // runs out, and etcd deletes the key. After a release, the client uses the lease for its next hold,
-// if that comes within some seconds, and otherwise revokes it. If a request of the hold is
+// if that begins within a few seconds, and otherwise revokes it. If a request of the hold is
 // unanswered, the client revokes the lease before the release returns. A forced release also
 // revokes it. So a late request fails. The client chooses the ids of leases, so it can revoke a
 // lease even if the answer to the grant was lost.

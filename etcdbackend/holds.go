@@ -149,8 +149,8 @@ func (h *holds) suspect(id holdID, lease int64) {
 	}
 }
 
-// spare returns and forgets the lease of a deleted key, if another hold can use it. For that, the
-// session must have granted the lease, and must know the outcome of every request that used it.
+// spare returns and forgets the lease of a deleted key, if another hold can use it. It can if the
+// session granted the lease, and knows the outcome of every request that used it.
 func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

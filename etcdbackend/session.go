@@ -80,9 +80,9 @@ func (s *session) Acquire(
 	return k.acquire(s, ctx, k.attempt(req.Name, req.Owner, s.store.ttl(req.Lease)), req)
 }
 
-// acquire assumes that the lock is free. If that is right, it needs only one round trip. But if
-// another owner held the lock when it was last seen, or if a lease would have to be granted,
-// acquire reads the keys first.
+// acquire tries to acquire a lock. It assumes that the lock is free and, if that is right, needs
+// only one round trip. But if another owner held the lock when it was last seen, or if a lease
+// would have to be granted, acquire reads the keys first.
 func (s *session) acquire(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (res backend.AcquireResult, err error) {
@@ -134,12 +134,12 @@ func (s *session) acquire(
 	return res, nil
 }
 
-// wait handles an attempt at a lock that another owner holds. If the request asks for a place, wait
-// puts its owner in line. over reports whether the attempt has ended. If it has, remaining is how
-// much longer the lock will be held. remaining is negative if that isn't known or the hold never
-// ends. If the attempt hasn't ended, wait has looked again, and *at is what it found. The parameter
-// last is the last holder whose lease was found to have ended. told says whether a message will
-// tell the owner when it gets the lock. In that case, wait doesn't determine the remaining time.
+// wait handles an attempt to acquire a lock that another owner holds. If the request asks for a
+// place, wait puts the request's owner in line. over reports whether the attempt has ended. If so,
+// remaining is how much longer the lock will be held, or negative if that isn't known or the hold
+// never ends. Otherwise wait has looked again, and has stored in *at what it found. *last is the
+// last holder whose lease was found to have ended. If told is true, a message will tell the owner
+// when it gets the lock, so wait doesn't determine the remaining time.
 func (s *session) wait(
 	ctx context.Context, a *attempt, req backend.AcquireRequest, at *line, last *record, told bool,
 ) (remaining time.Duration, over bool, err error) {
@@ -175,8 +175,8 @@ func (s *session) wait(
 	return 0, false, nil
 }
 
-// beginLine looks at the lock for the first time in an attempt. If the kind has no places, it reads
-// only the lock's key.
+// beginLine looks at the lock for the first time in an attempt. If the lock isn't fair, beginLine
+// reads only the lock's key.
 func (s *session) beginLine(ctx context.Context, a *attempt) (line, error) {
 	if a.fair {
 		return s.lookAtLine(ctx, a)
@@ -447,8 +447,8 @@ func (s *session) putAndKeep(
 	return true, key, nil
 }
 
-// put changes a key from one record to another, and attaches it to l. fresh reports whether the key
-// wasn't attached to l before.
+// put changes a key from one record to another, and attaches it to l. fresh says whether the key is
+// attached to l for the first time.
 func (s *session) put(
 	ctx context.Context, a *attempt, old, next record, l lease, fresh bool,
 ) (done bool, key record, err error) {
@@ -597,8 +597,8 @@ func (s *session) giveBack(ctx context.Context, id holdID, lease, ttl int64) err
 	return nil
 }
 
-// outlived revokes the lease of a hold's key after the key was attached to another lease. If that
-// fails, the lease is revoked when the hold is released.
+// outlived revokes the former lease of a hold's key, after the key was attached to another lease.
+// If that fails, the lease is revoked when the hold is released.
 func (s *session) outlived(ctx context.Context, id holdID, lease, ttl int64) {
 	if lease == 0 {
 		return

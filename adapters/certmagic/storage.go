@@ -60,7 +60,7 @@ func (s *Storage) String() string { return fmt.Sprintf("%v, with locks of dlock"
 
 // Lock implements [certmagic.Locker]. It waits as long as ctx allows. Even if ctx has already
 // ended, Lock acquires the lock if it is free, as certmagic's own storage does. The lock is renewed
-// until it is unlocked. The errors are those of [dlock.Locker.Acquire].
+// until it is unlocked. Lock returns the same errors as [dlock.Locker.Acquire].
 func (s *Storage) Lock(ctx context.Context, name string) error {
 	if ctx.Err() == nil {
 		return s.lock(ctx, name)

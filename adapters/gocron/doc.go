@@ -64,7 +64,8 @@
 // would run it again. So the lock stays taken until 900 ms after it was acquired, even if the job
 // ends or the process dies earlier. [WithAtLeast] sets another time. It must be longer than the
 // difference between the replicas' clocks, and shorter than the job's period. If a replica dies in
-// that time, etcd may keep the lock for some seconds more, and meanwhile runs are skipped.
+// that time, etcd may keep the lock for a few seconds longer, and runs in those seconds are
+// skipped.
 //
 // The lock should stay taken for most of the period in two cases:
 //   - Runs are counted from the start of each process (a [gocron.DurationJob] without a time to

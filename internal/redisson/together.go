@@ -23,18 +23,18 @@ var acquireTogetherText string
 //go:embed releasetogether.lua
 var releaseTogetherText string
 
-// jointScripts maps the hash of a script for one lock to the script for several. The keys of a
-// joint script are the first keys of all calls, then the second keys of all calls. Its arguments
-// are those that all calls share, then the last argument of each call.
+// jointScripts maps the hash of a script for one lock to the script for several. A joint script
+// gets the first keys of all calls, followed by their second keys. Its arguments are the ones that
+// all calls share, followed by the last argument of each call.
 var jointScripts = map[string]Script{
 	acquireScript.SHA1:        newScript(eachText + acquireTogetherText),
 	releaseScript.SHA1:        newScript(eachText + releaseTogetherText),
 	shardedReleaseScript.SHA1: sharded(eachText + releaseTogetherText),
 }
 
-// joinSteps joins consecutive calls where possible. It leaves a call on its own if the map
-// questions contains a command to send after it. It also returns the index of the first call in
-// each joint call.
+// joinSteps joins consecutive calls where possible. It doesn't join a call if the map questions
+// contains a command that must be sent after the call. It also returns the index of the first call
+// in each joint call.
 func joinSteps(calls []Call, questions map[int]Command) (joint []Call, firsts []int) {
 	for first := 0; first < len(calls); {
 		next := first + 1

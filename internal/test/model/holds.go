@@ -207,7 +207,7 @@ func (m *Holds) believers(s *HoldsState) int {
 	return n
 }
 
-// counts reports whether the store has every hold on which a client relies, with at least the
+// counts reports whether the store contains every hold on which a client relies, with at least the
 // client's count. It ignores holds that the store ended early, and all holds after a failover.
 func (m *Holds) counts(s *HoldsState) bool {
 	for n := uint8(1); n <= m.numbers(); n++ {

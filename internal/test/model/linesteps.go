@@ -81,7 +81,7 @@ func (m *Line) tidy(s *LineState) {
 		}
 	}
 	slices.SortFunc(s.messages[:], func(a, b message) int {
-		// The field named before isn't compared, because messages that differ only there are rare.
+		// The boolean field isn't compared, because messages that differ only there are rare.
 		return int(b.number)<<4 + int(b.left) - int(a.number)<<4 - int(a.left)
 	})
 }
@@ -241,9 +241,9 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 	}
 }
 
-// enter records that a reply or a message has made a call the holder of the lock. The parameter
-// left is the remaining time of the lease. The parameter before reports whether the store has ended
-// the hold early since the grant.
+// enter records that a reply or a message has made a call the holder of the lock. The parameters
+// are the remaining time of the lease, and whether the store has ended the hold early since the
+// grant.
 func (x *call) enter(left uint8, before bool) {
 	x.at, x.count, x.left, x.struck = within, 1, left, before
 }

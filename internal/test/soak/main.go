@@ -14,7 +14,7 @@
 // right. No check depends on the speed of the machine.
 //
 // The seed, which is printed first, determines the random choices, but not their timing. The exit
-// status is 1 after a violation, and 2 if the run was not possible.
+// status is 1 after a violation, and 2 if the test couldn't be run.
 package main
 
 import (
