@@ -80,7 +80,7 @@ type Lister interface {
 // ListRequest is a request for some of a store's locks.
 type ListRequest struct {
 	Prefix string // prefix of the names; may be empty
-	// After is ListResult.Next of the previous call, or empty in the first call.
+	// After is the value of ListResult.Next from the previous call. It is empty in the first call.
 	After string
 	// Limit is the number of locks wanted, which is positive. The store may return fewer, even
 	// none, or a few more.
@@ -91,6 +91,7 @@ type ListRequest struct {
 type ListResult struct {
 	// Locks contains the locks found. None of them is free.
 	Locks []Inspection
-	// Next is ListRequest.After for the next call. It is empty if there are no more locks.
+	// Next is the value for ListRequest.After in the next call. It is empty if there are no more
+	// locks.
 	Next string
 }

@@ -345,7 +345,7 @@ func (heldHere) Error() string {
 func (heldHere) Is(target error) bool { return target == ErrHeld }
 
 // errHeldHere is like errHeld, but says that this client itself holds the lock, for another party
-// or as another kind.
+// or as a different kind of lock.
 var errHeldHere = fmt.Errorf("%w: %w", ErrNotAcquired, heldHere{})
 
 // isHeld reports whether a call ended with errHeld. It returns false for an error that comes from

@@ -111,7 +111,7 @@
 // the next in line sees that. If a waiter lost its place, because its client was silent for too
 // long, its new key has "front", and the waiter comes first. But if the first in line holds the
 // lock at that time, the returning waiter comes second. Then the fields "behind_rev" and
-// "behind_front" of its key say which place is the first.
+// "behind_front" of its key identify the place ahead of it.
 //
 // If the name of a lock looks like one of these keys, and the key exists, calls for that lock fail
 // with [backend.ErrConflict].
@@ -161,7 +161,7 @@
 // # Costs
 //
 // Locking a free lock takes one round trip, and unlocking it another. Both are writes. A client's
-// first lock after a pause of some seconds takes three round trips: one to read the lock's keys,
+// first lock after a pause of a few seconds takes three round trips: one to read the lock's keys,
 // one to grant a lease, and one to lock. If the lease was used for another lock before, and is
 // older than a second, the client also sends a keep-alive. A call that finds the lock held takes
 // two round trips. Both are reads if the client knew that the lock was held.
@@ -201,7 +201,7 @@
 //
 // Renewals take a read for every 128 locks, and one message for each lock. The messages go on a
 // stream that all locks of a client share, and the server handles them one after the other. A
-// leader takes some 30 µs for each. For 10,000 locks that is some 0.3 s in every ten seconds, with
+// leader takes about 30 µs for each. For 10,000 locks that is 0.3 s in every ten seconds, with
 // the default lease. Another member passes each message on to the leader, with a round trip for
 // each. If that takes 1 ms, 10,000 locks take 10 s, and need a longer lease. The client replaces
 // the stream if no answer comes within a twelfth of the shortest lease whose renewal is unanswered.
@@ -211,7 +211,7 @@
 // long each lease lasts, eight at a time. For each page, a list takes one read or more, two round
 // trips for each lock of which only some keys would fit on the page, and a question for each lease.
 // None of these requests is a write. For the first page the server counts all keys with the prefix,
-// and blocks writes for some tenths of a microsecond for each key. Keys with other prefixes cost
+// and blocks writes for a few tenths of a microsecond per key. Keys with other prefixes cost
 // nothing.
 //
 // # Access

@@ -243,8 +243,8 @@ func (a *attempt) patience() time.Duration {
 // manyKeys is the number of keys above which a transaction gets patienceWithMany.
 const manyKeys = 1000
 
-// reads returns requests that read the keys on which an attempt depends: the key of its hold, and
-// then those in a.look.
+// reads returns requests that read the keys on which an attempt depends. The first request reads
+// the key of its hold, and the others are those in a.look.
 func (st *store) reads(a *attempt) []*pb.RequestOp {
 	return append([]*pb.RequestOp{rangeOp(st.keyOf(a.id))}, a.look...)
 }

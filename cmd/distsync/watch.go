@@ -157,8 +157,8 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// doubt calls w.hint, at most once per second. It stops doing so once the lock has had a holder, or
-// w.hint has returned true.
+// doubt calls w.hint, at most once per second, until the lock has had a holder or w.hint has
+// returned true.
 func (w *watcher) doubt(ctx context.Context, l *dlock.LockInfo) {
 	w.known = w.known || len(l.Holders) > 0
 	if !w.known && time.Since(w.hinted) >= time.Second {

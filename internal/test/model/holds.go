@@ -78,7 +78,7 @@ type number struct {
 	unsure uint8
 	lost   uint8
 	// struck is 0, unless the store has ended the hold and the client doesn't know that. Then it is
-	// 1 + the number of ticks since.
+	// 1 + the number of ticks since the end of the hold.
 	struck uint8
 	age    uint8 // 1 + ticks since the acquisition was sent
 	party  uint8 // 1 + the party that holds it

@@ -39,8 +39,8 @@ func (v *visit) stayInside(ctx context.Context) {
 	})
 }
 
-// again reports the lock as a new hold, since a call that was meant to re-enter the lock acquires
-// it anew if the lock has been lost.
+// again reports a new hold by a call that was meant to re-enter the lock. Such a call acquires the
+// lock anew if the lock has been lost.
 func (v *visit) again(how string) {
 	v.hold.Reentered = true
 	v.enter(how)
