@@ -40,7 +40,7 @@ type Inspection struct {
 	// them.
 	Line []string
 
-	// Limit is the latest limit on permits that the store was given, or 0 if none is known.
+	// Limit is the limit on permits that the store was last given, or 0 if none is known.
 	Limit int
 }
 
@@ -55,7 +55,7 @@ type Holder struct {
 	// Owner is the owner that acquired the lock. If the store keeps only a shorter form of the
 	// owner, that form is used.
 	Owner string
-	// Kind is as in [Inspection], except that it is Read for a reader.
+	// Kind has the same meaning as in [Inspection], except that it is Read for a reader.
 	Kind  Kind
 	Count int // number of holds, or permits
 

@@ -80,8 +80,8 @@ func (v *visit) sit(d time.Duration) {
 	}
 }
 
-// increment replaces the version in the cell. If the user only reads, it checks whether another
-// user replaces the version.
+// increment replaces the version in the cell. If the user only reads, increment instead checks
+// whether another user replaces the version.
 func (v *visit) increment() {
 	if v.hold.Permits > 0 {
 		return // other holders may be inside
