@@ -157,7 +157,8 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	}
 }
 
-// cleanUp cleans up after a hold's release in a batch.
+// cleanUp runs after a batch, and gives back the slot of a hold in it. If a panic has cut the batch
+// short, cleanUp treats the hold's release as unanswered.
 func (l *leaver) cleanUp(ctx context.Context, c *Client, quiet bool) {
 	h := l.part.h
 	if h.slot != nil {

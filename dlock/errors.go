@@ -64,14 +64,15 @@ var (
 // Error is the type of all errors of this package. It wraps one or more of the errors above, or the
 // error of the context or the store.
 type Error struct {
-	// Op is the operation: lock, trylock, unlock, acquire, release, do, trydo, forceunlock,
-	// forcerelease, islocked, isheld, holdcount, ttl, available, holder, inspect, list, once, run,
-	// leader or changes. On the reading side of an [RWLocker] it is prefixed with r. For a [Latch]
-	// it is set, countdown, count or wait. It is hold if the error is about a hold itself.
+	// Op is the operation: "lock", "trylock", "unlock", "acquire", "release", "do", "trydo",
+	// "forceunlock", "forcerelease", "islocked", "isheld", "holdcount", "ttl", "available",
+	// "holder", "inspect", "list", "once", "run", "leader" or "changes". On the reading side of an
+	// [RWLocker], it begins with an additional "r". For a [Latch], it is "set", "countdown",
+	// "count" or "wait". If the error is about a hold itself, Op is "hold".
 	Op string
 
-	// Name is the name of the lock. For list it is the prefix. For a [MultiLocker] it is all names,
-	// unless the error is about one of its locks.
+	// Name is the name of the lock. If Op is "list", it is the prefix. For a [MultiLocker], it is
+	// all names, unless the error is about one of its locks.
 	Name string
 
 	// Err is the underlying error.

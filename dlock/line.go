@@ -109,7 +109,7 @@ func (q *queue) keepPlaces(c *Client, claims []*claim) {
 	if a := q.waiting(res.Holder); a != nil {
 		lease := res.Remaining
 		if lease < 0 {
-			lease = keepInterval // unknown: assume a short lease, which is renewed soon
+			lease = keepInterval // unknown, so assume a short lease, which is renewed soon
 		}
 		q.grant(s, a, sent, lease)
 	}
@@ -192,7 +192,7 @@ func (q *queue) waiting(owner string) *acquisition {
 	return nil
 }
 
-// ask makes a waiting call ask the store.
+// ask makes a waiting call send the store a request of its own.
 func (a *acquisition) ask() {
 	a.fresh = true
 	a.notify()

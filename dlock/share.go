@@ -34,9 +34,9 @@ func (o *object) readers() []*hold {
 
 // plainShared returns the hold that the next plain unlock of a reading Locker releases, or nil. An
 // unlock doesn't say which of the Locker's readers calls it. So plainShared returns a lost hold if
-// there is one, and otherwise the hold that ends first, which leaves the longest holds to the other
-// readers. If unlocks are still outstanding for lost holds that the client has forgotten,
-// plainShared returns ErrLost, so that a late unlock of a lost hold doesn't release a later hold.
+// there is one, and otherwise the hold that ends first, so that the other readers keep the holds
+// that last longest. The client may have forgotten lost holds before they were unlocked. If so,
+// plainShared returns ErrLost, so that a late unlock of such a hold doesn't release a later hold.
 func (v *variable) plainShared(s *state, key lockKey, kind protocol.Kind) (*hold, error) {
 	if h := s.lastLoss(lostKey{key, kind, v}); h != nil {
 		return h, nil
@@ -394,7 +394,7 @@ func (h *hold) releaseRead(ctx context.Context, c *Client, q *queue) error {
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
-		h.giveNotices() // those that watch h might still be reading under the lock
+		h.giveNotices() // calls that watch h might still be reading under the lock
 	}
 	return err
 }

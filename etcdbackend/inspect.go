@@ -28,7 +28,7 @@ type finding struct {
 	keys map[role][]record // of holds and places
 
 	more    int              // the number of holders whose keys weren't read
-	strange *mvccpb.KeyValue // a key among the lock's keys that doesn't belong to the lock
+	strange *mvccpb.KeyValue // a key read with the lock's keys that isn't one of them
 }
 
 // add adds the key of a hold or of a waiter.

@@ -19,7 +19,7 @@ type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance
 	// own lists the most recent owners of this client. It is used only for kinds of lock whose
-	// field untold is true.
+	// owners don't reveal their clients (see kind.untold).
 	own []string
 	// next is the index of the owner in own that will be replaced next.
 	next int

@@ -61,7 +61,7 @@ type WaitsState struct {
 	messages  uint8
 	answer    bool              // a background release freed the key, and its reply is under way
 	queue     [maxWaiters]uint8 // waiter + 1, head first
-	fresh     bool              // the head is new or its timer fired, and it hasn't tried since
+	fresh     bool              // the head hasn't tried since it became the head or its timer fired
 	woken     bool              // an event came since the head's last attempt was sent
 	soon      bool              // the head tries within 5 ms, unless it is woken earlier
 	skip      uint8             // how many messages to ignore before the head is woken
