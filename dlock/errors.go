@@ -34,7 +34,7 @@ var (
 	ErrNotHeld = errors.New("not held")
 
 	// ErrLost says that the caller's lock ended before it was unlocked. Its lease ran out, or the
-	// store reports that it is gone or held by another. If the cause is known, the error is a
+	// store reports that the lock is gone or held by another. If the cause is known, the error is a
 	// [*Loss]. So test for ErrLost with errors.Is, even in the result of [context.Cause].
 	ErrLost = backend.ErrLost
 

@@ -280,10 +280,9 @@ func (q *queue) granted(c *Client, g backend.Grant) {
 
 // grant processes the store's grant of the lock to a waiting call, for the given lease. If the call
 // can renew that lease in time, it becomes the holder. Otherwise its place in line is lost, or soon
-// will be, and a look restores the place. A look doesn't help if the store is so far away that
-// later grants would also come too late. In that case the call makes an attempt that asks for the
-// lock with the lease that the caller wants, and the store can put this attempt ahead of all
-// others.
+// will be, and a look restores the place. If the store is so far away that later grants would also
+// come too late, a look doesn't help. Instead, the call makes an attempt, which asks for the lock
+// with the caller's lease. The store can put this attempt ahead of all others.
 func (q *queue) grant(s *state, a *acquisition, since instant, lease time.Duration) {
 	a.h.claim.noted = true
 	since, lease = min(since, s.now()), min(lease, longestLease)

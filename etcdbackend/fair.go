@@ -135,9 +135,9 @@ func (s *session) foundLine(ctx context.Context, a *attempt, key record) (line, 
 	}
 }
 
-// takes returns the change that writes the lock's key. If there is no such key yet, the change
-// creates it only if the line is empty or, if the first in line holds the lock by its place, only
-// if that place hasn't changed.
+// takes returns the change that writes the lock's key. If there is no such key yet, the change has
+// a condition: the line must be empty or, if the first in line holds the lock by its place, that
+// place must be unchanged.
 func (s *session) takes(a *attempt, at line, next record) *change {
 	c := &change{old: at.lock, next: next, only: a.only}
 	switch holder, byPlace := at.holder(); {
@@ -319,8 +319,8 @@ func (s *session) leave(ctx context.Context, a *attempt) (freed bool, key record
 }
 
 // left forgets a place that no longer exists. A request that is still unanswered might create the
-// place again. To prevent that, the place's lease is revoked if no other call of the session is in
-// line. Otherwise the next KeepPlaces deletes a place that was created again.
+// place again. To prevent that, left revokes the place's lease if no other call of the session is
+// in line. If there are others, the next KeepPlaces deletes the place if it was created again.
 func (s *session) left(ctx context.Context, id holdID) {
 	l, suspect := s.places.left(id.name, id.owner)
 	switch {

@@ -43,8 +43,8 @@ func newList(names []string) list {
 	return list{digest: base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])}
 }
 
-// knows reports whether a member with the list l certainly knows the given shard, as far as a
-// member with the list other can tell.
+// knows reports whether a member with the list other can be certain that a member with the list l
+// knows the given shard.
 func (l list) knows(shard string, other list) bool {
 	if l.digest != other.digest || l.numbered == 0 {
 		return l.digest == other.digest

@@ -53,8 +53,8 @@ const (
 	mostAcquaintances = 256
 
 	// mostOwn is the maximum number of this client's owners that are remembered. A forgotten owner
-	// that still holds permits counts as another client's. Then this client lets others go first
-	// more often than necessary.
+	// that still holds permits counts as an owner of another client. Then this client lets others
+	// go first more often than necessary.
 	mostOwn = 256
 )
 

@@ -143,9 +143,9 @@ func (m *Waits) Done(s WaitsState) bool {
 func (s *WaitsState) wake() { s.woken = s.head() >= 0 }
 
 // message handles a message from the store. While a release by A is under way, the message may be
-// about that release. It then only starts the 5 ms timer, because the reply to the release is still
-// to come. While the head lets other clients go first, each message counts as a release by one of
-// them.
+// about that release. In that case, it only starts the 5 ms timer, because the reply to the release
+// is still to come. While the head lets other clients go first, each message counts as a release by
+// one of them.
 func (m *Waits) message(s *WaitsState) {
 	switch {
 	case m.Turns && s.anyAt(releasing, ending, released, ended):
