@@ -212,8 +212,8 @@ func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 }
 
 // goesWithOthers reports whether a hold can be released in a batch. It can if its next release ends
-// it, and nothing else has to be done before that. If goesWithOthers returns true, it has acquired
-// the hold's slot, unless the slot is nil.
+// it, with nothing else to be done first. If the result is true, goesWithOthers has also acquired
+// the hold's slot, unless that is nil.
 func (h *hold) goesWithOthers(now instant) bool {
 	if h.kind.Shared() || !h.valid(now) || h.count != 1 || h.inner() != nil {
 		return false

@@ -47,8 +47,8 @@ var (
 	// ErrResigned is the cancellation cause of a leader's context after [Election.Resign].
 	ErrResigned = errors.New("resigned")
 
-	// ErrConflict says that the lock's name belongs to data that isn't a lock or to a lock of
-	// another kind, or that the caller itself already holds the lock, but as a lock of another
+	// ErrConflict says that the lock's name belongs to a lock of another kind, or to data that
+	// isn't a lock. It can also mean that the caller already holds this lock itself, but as another
 	// kind.
 	ErrConflict = backend.ErrConflict
 

@@ -49,7 +49,7 @@ func (v *variable) plainShared(s *state, key lockKey, kind protocol.Kind) (*hold
 }
 
 // standing returns a valid hold for a call that acquired h. If another plain reader of the same
-// Locker has released h meanwhile, the call gets one of the Locker's other holds.
+// Locker has released h in the meantime, the call gets one of the Locker's other holds.
 func (h *hold) standing(c *Client) *hold {
 	v := h.variable()
 	if v == nil || !h.kind.Shared() {
@@ -419,8 +419,8 @@ func (h *hold) bequeath() {
 const mostNotices = 8
 
 // noticeFor returns the notice for a hold that has none yet. The notice is new, unless another hold
-// of the same party already has mostNotices. In that case noticeFor returns one of those, and the
-// two holds share it: it is given when either of them is lost.
+// of the same party already has mostNotices notices. In that case, noticeFor returns one of these,
+// and the two holds share it: it is given when either of them is lost.
 func (h *hold) noticeFor() *notice {
 	if h.kind.Shared() && h.state == live {
 		for _, other := range h.claim.object.readers() {

@@ -205,11 +205,11 @@ func (s *session) takePlace(
 	return found.place(owner).lease == l.id, found, nil
 }
 
-// stillHeld returns a condition that is true only while another owner holds the lock: the last
-// place in line hasn't changed or, if there is no line, the lock's key hasn't. The last place is
-// used because it is the least likely to be gone. If the condition fails, but there still is a
-// line, takePlace puts the owner in line anyway. That is slower, since the answer then contains all
-// places.
+// stillHeld returns a condition that is true only while another owner holds the lock. It requires
+// that the last place in line hasn't changed or, if there is no line, that the lock's key hasn't.
+// The last place is used because it is the least likely to be gone. If the condition fails, but
+// there is still a line, takePlace puts the owner in line anyway. That is slower, since the answer
+// then contains all places.
 func (s *session) stillHeld(name string, at line) []*pb.Compare {
 	if n := len(at.places); n > 0 {
 		last := at.places[n-1]
@@ -332,7 +332,7 @@ func (s *session) left(ctx context.Context, id holdID) {
 	}
 }
 
-// forceHolder frees a lock, whichever owner holds it. The line stays.
+// forceHolder frees a lock, whichever owner holds it. The waiters stay in line.
 func (s *session) forceHolder(
 	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {

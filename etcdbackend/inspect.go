@@ -39,8 +39,8 @@ func (f *finding) add(as role, r record) {
 	f.keys[as] = append(f.keys[as], r)
 }
 
-// whose returns the role of a key, and the hold or place to which the key belongs. The value of the
-// key decides which part of the key is the lock's name.
+// whose returns the role of a key, and the hold or place to which the key belongs. It needs the
+// key's value to tell which part of the key is the lock's name.
 func (st *store) whose(kv *mvccpb.KeyValue) (id holdID, r record, ok bool) {
 	var v struct{ Kind role }
 	name, ours := bytes.CutPrefix(kv.Key, []byte(st.options.prefix))

@@ -119,7 +119,7 @@ func (m *memo) of(
 	return m.owners
 }
 
-// bound takes shards away from members with more shards than their limit. It deals them to the
+// bound takes the excess shards away from members that exceed their limits, and deals them to the
 // members with the lowest load, up to the limit of each. If no member has room for a shard, the
 // shard gets no member.
 func bound(shards []string, members []*member, taken map[int]*member) {

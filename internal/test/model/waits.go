@@ -39,7 +39,7 @@ const (
 	other         // another client
 	crashed       // another client that has crashed
 	ours          // a waiter of client A
-	ghost         // an unanswered request of A; A will release its hold in the background
+	ghost         // an unanswered request of A, whose hold A will release in the background
 )
 
 // The states of the subscription.
@@ -473,8 +473,9 @@ func (m *Waits) held(s *WaitsState, w int) {
 	if m.Mutation == clearedAfterwards {
 		s.woken = false
 	}
-	// The head has only one timer, set to the earliest time. While it lets others go first, it
-	// still tries again within 5 ms, since this answer may predate A's release.
+	// The head has a single timer, for the earliest of the times at which it would try. While it
+	// lets others go first, it still tries again within 5 ms, since this answer may predate A's
+	// release.
 	s.soon = s.sitting
 	m.subscribe(s)
 }
