@@ -65,7 +65,7 @@ func (a *acquisition) mustAsk(ctx context.Context) bool {
 	return own == nil && err == nil && !a.mayShare() && a.known() == nil
 }
 
-// attemptBatch sends attempts in one batch, and ends each call with its result.
+// attemptBatch sends attempts in one batch, and ends each call with the result of its attempt.
 func (r *round) attemptBatch(c *Client, sent []*joint) {
 	reqs := make([]backend.AcquireRequest, len(sent))
 	for i, j := range sent {

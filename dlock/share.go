@@ -456,7 +456,7 @@ func (h *hold) endRenewal(s *state) {
 	s.schedule(&cl.alarm, cl.nextLook(s, now))
 }
 
-// reenterShared re-enters a reader's hold. If the claim is renewed, that needs no request.
+// reenterShared re-enters a reader's hold. If the claim is being renewed, that needs no request.
 // Otherwise reenterShared first asks the store to keep the claim for longer.
 func (a *acquisition) reenterShared(ctx context.Context, h *hold) error {
 	c := a.client

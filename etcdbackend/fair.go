@@ -16,12 +16,12 @@ import (
 // restored come before the others. While the lock's own key doesn't exist, the first in line holds
 // the lock. So the next waiter holds the lock as soon as the key before its own is gone. A release
 // needs no message, so no message can be lost. When the first in line renews its hold, or tries to
-// acquire the lock again, it replaces its place with the lock's key. So the lock's key is created
-// only if there is no line, or by the first in line.
+// acquire the lock again, it replaces its place with the lock's key. So only the first in line can
+// create the lock's key, unless there is no line.
 //
-// The first in line stays the first as long as its place exists and the lock's key doesn't. While
-// it holds the lock by its place, restored places go behind it. The transaction that creates a
-// place checks that the lock hasn't changed since it was read.
+// The first in line stays first as long as its place exists and the lock's key doesn't. While it
+// holds the lock by its place, restored places go behind it. The transaction that creates a place
+// checks that the lock hasn't changed since it was read.
 
 // A line records what a step knows about a lock and the places in line for it.
 type line struct {
@@ -58,7 +58,7 @@ func (r record) position() position { return position{r.created, r.front} }
 
 // inOrder sorts places. An owner whose place was restored goes before all owners that were in line
 // at that time. Owners whose places were restored together keep their order. But an owner that held
-// the lock by its place at that time stays the first.
+// the lock by its place at that time stays first.
 func inOrder(places []record) {
 	slices.SortFunc(places, func(a, b record) int {
 		switch {
@@ -260,8 +260,8 @@ func (s *session) leaveLine(
 	ctx context.Context, a *attempt, key record, keeps bool,
 ) (now record, freed bool, err error) {
 	if keeps {
-		// An owner that holds the lock by its place has no key yet that could be kept, so it first
-		// takes the lock's key. So does an owner that doesn't know yet that it holds the lock.
+		// An owner that holds the lock by its place, whether it knows that or not, must first take
+		// the lock's key, since a place can't be kept.
 		taking := *a
 		done, err := s.takeLock(ctx, &taking)
 		if done {
