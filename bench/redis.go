@@ -117,8 +117,8 @@ func (l *bareRedisLocker) Unlock() error {
 // errGone means that the lock was no longer held when it was released.
 var errGone = errors.New("the lock was not held any more")
 
-// one returns the error of a release that changed n keys or rows. If err is nil, but n isn't 1,
-// that is errGone. Otherwise it is err.
+// one returns the error of a release that changed n keys or rows. That is err or, if err is nil and
+// n isn't 1, errGone.
 func one[N int | int64](n N, err error) error {
 	if err == nil && n != 1 {
 		return errGone

@@ -239,8 +239,8 @@ func (l *valkeyNoticeLocker) Unlock() error {
 	return one(valkeyNoticeScript.Exec(context.Background(), l.client, l.keys, l.args).AsInt64())
 }
 
-// valkeylockSystem uses package valkeylock with one key for each lock, as other contenders do,
-// instead of its default of three. It turns off messages about the client's own changes, which is
+// valkeylockSystem uses package valkeylock. It uses one key for each lock, as other contenders do,
+// rather than the default of three. It turns off messages about the client's own changes, which is
 // the faster of the two modes. It also allows an attempt to take longer than the default of 20 ms.
 // On a busy machine, an attempt that exceeds the limit would wait for a message that never comes.
 type valkeylockSystem struct{ valkeylock.Locker }

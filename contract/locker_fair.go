@@ -406,7 +406,7 @@ func fairReentry(l *lab) {
 		l.unlockAll("a")
 		l.leavesNothing("a")
 	}
-	// Here a waiter is granted the lock, and its re-entry is counted.
+	// Here a waiter is granted the lock and re-enters it. The store must count both holds.
 	l.take("a", "other:1")
 	wait := l.inLine(p, "a", "an owner", func() error { return lk.LockContext(ctx) })
 	owner := p.owner("a")

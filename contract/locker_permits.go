@@ -989,7 +989,7 @@ func permitsTwice(l *lab) {
 	s := p.Semaphore("a", 4)
 	h := l.permits(s, 2)
 	l.takePermits("a", "other:1", 2, 4, l.longLease())
-	// The next waiter's first attempt succeeds, but the answer comes only after the waiter was
+	// The next waiter's first attempt succeeds, but the answer comes only after the waiter has been
 	// handed permits.
 	open := make(chan struct{})
 	r := p.next(1, which{kind: acquireStep, name: "a"}, hangs(open))

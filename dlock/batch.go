@@ -65,7 +65,7 @@ func (a *acquisition) mustAsk(ctx context.Context) bool {
 	return own == nil && err == nil && !a.mayShare() && a.known() == nil
 }
 
-// attemptBatch sends attempts in one batch, and ends each call with its result.
+// attemptBatch sends attempts in one batch, and ends each call with the result of its attempt.
 func (r *round) attemptBatch(c *Client, sent []*joint) {
 	reqs := make([]backend.AcquireRequest, len(sent))
 	for i, j := range sent {
@@ -157,7 +157,8 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	}
 }
 
-// cleanUp cleans up after a hold's release in a batch.
+// cleanUp runs after a batch, and gives back the slot of a hold in it. If a panic has cut the batch
+// short, cleanUp treats the hold's release as unanswered.
 func (l *leaver) cleanUp(ctx context.Context, c *Client, quiet bool) {
 	h := l.part.h
 	if h.slot != nil {
@@ -211,8 +212,8 @@ func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 }
 
 // goesWithOthers reports whether a hold can be released in a batch. It can if its next release ends
-// it, and nothing else has to be done before that. If goesWithOthers returns true, it has acquired
-// the hold's slot, unless the slot is nil.
+// it, with nothing else to be done first. If the result is true, goesWithOthers has also acquired
+// the hold's slot, unless that is nil.
 func (h *hold) goesWithOthers(now instant) bool {
 	if h.kind.Shared() || !h.valid(now) || h.count != 1 || h.inner() != nil {
 		return false

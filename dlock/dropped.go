@@ -31,7 +31,7 @@ func (c *Client) droppedHold(h *hold) {
 }
 
 // reportDropped logs a dropped hold. It doesn't read the clock, since cleanups run outside the
-// bubbles of testing/synctest, which have their own time.
+// bubbles of testing/synctest, and a bubble has its own time.
 func (h *hold) reportDropped(s *state, what string) {
 	if s.closed || h.state != live {
 		return

@@ -34,7 +34,7 @@ var (
 	ErrNotHeld = errors.New("not held")
 
 	// ErrLost says that the caller's lock ended before it was unlocked. Its lease ran out, or the
-	// store reports that it is gone or held by another. If the cause is known, the error is a
+	// store reports that the lock is gone or held by another. If the cause is known, the error is a
 	// [*Loss]. So test for ErrLost with errors.Is, even in the result of [context.Cause].
 	ErrLost = backend.ErrLost
 
@@ -47,8 +47,8 @@ var (
 	// ErrResigned is the cancellation cause of a leader's context after [Election.Resign].
 	ErrResigned = errors.New("resigned")
 
-	// ErrConflict says that the lock's name belongs to data that isn't a lock or to a lock of
-	// another kind, or that the caller itself already holds the lock, but as a lock of another
+	// ErrConflict says that the lock's name belongs to a lock of another kind, or to data that
+	// isn't a lock. It can also mean that the caller already holds this lock itself, but as another
 	// kind.
 	ErrConflict = backend.ErrConflict
 
@@ -64,14 +64,15 @@ var (
 // Error is the type of all errors of this package. It wraps one or more of the errors above, or the
 // error of the context or the store.
 type Error struct {
-	// Op is the operation: lock, trylock, unlock, acquire, release, do, trydo, forceunlock,
-	// forcerelease, islocked, isheld, holdcount, ttl, available, holder, inspect, list, once, run,
-	// leader or changes. On the reading side of an [RWLocker] it is prefixed with r. For a [Latch]
-	// it is set, countdown, count or wait. It is hold if the error is about a hold itself.
+	// Op is the operation: "lock", "trylock", "unlock", "acquire", "release", "do", "trydo",
+	// "forceunlock", "forcerelease", "islocked", "isheld", "holdcount", "ttl", "available",
+	// "holder", "inspect", "list", "once", "run", "leader" or "changes". On the reading side of an
+	// [RWLocker], it begins with an additional "r". For a [Latch], it is "set", "countdown",
+	// "count" or "wait". If the error is about a hold itself, Op is "hold".
 	Op string
 
-	// Name is the name of the lock. For list it is the prefix. For a [MultiLocker] it is all names,
-	// unless the error is about one of its locks.
+	// Name is the name of the lock. If Op is "list", it is the prefix. For a [MultiLocker], it is
+	// all names, unless the error is about one of its locks.
 	Name string
 
 	// Err is the underlying error.

@@ -109,7 +109,7 @@ func (q *queue) keepPlaces(c *Client, claims []*claim) {
 	if a := q.waiting(res.Holder); a != nil {
 		lease := res.Remaining
 		if lease < 0 {
-			lease = keepInterval // unknown: assume a short lease, which is renewed soon
+			lease = keepInterval // unknown, so assume a short lease, which is renewed soon
 		}
 		q.grant(s, a, sent, lease)
 	}
@@ -192,7 +192,7 @@ func (q *queue) waiting(owner string) *acquisition {
 	return nil
 }
 
-// ask makes a waiting call ask the store.
+// ask makes a waiting call send the store a request of its own.
 func (a *acquisition) ask() {
 	a.fresh = true
 	a.notify()
@@ -280,10 +280,9 @@ func (q *queue) granted(c *Client, g backend.Grant) {
 
 // grant processes the store's grant of the lock to a waiting call, for the given lease. If the call
 // can renew that lease in time, it becomes the holder. Otherwise its place in line is lost, or soon
-// will be, and a look restores the place. A look doesn't help if the store is so far away that
-// later grants would also come too late. In that case the call makes an attempt that asks for the
-// lock with the lease that the caller wants, and the store can put this attempt ahead of all
-// others.
+// will be, and a look restores the place. If the store is so far away that later grants would also
+// come too late, a look doesn't help. Instead, the call makes an attempt, which asks for the lock
+// with the caller's lease. The store can put this attempt ahead of all others.
 func (q *queue) grant(s *state, a *acquisition, since instant, lease time.Duration) {
 	a.h.claim.noted = true
 	since, lease = min(since, s.now()), min(lease, longestLease)

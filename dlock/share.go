@@ -34,9 +34,9 @@ func (o *object) readers() []*hold {
 
 // plainShared returns the hold that the next plain unlock of a reading Locker releases, or nil. An
 // unlock doesn't say which of the Locker's readers calls it. So plainShared returns a lost hold if
-// there is one, and otherwise the hold that ends first, which leaves the longest holds to the other
-// readers. If unlocks are still outstanding for lost holds that the client has forgotten,
-// plainShared returns ErrLost, so that a late unlock of a lost hold doesn't release a later hold.
+// there is one, and otherwise the hold that ends first, so that the other readers keep the holds
+// that last longest. The client may have forgotten lost holds before they were unlocked. If so,
+// plainShared returns ErrLost, so that a late unlock of such a hold doesn't release a later hold.
 func (v *variable) plainShared(s *state, key lockKey, kind protocol.Kind) (*hold, error) {
 	if h := s.lastLoss(lostKey{key, kind, v}); h != nil {
 		return h, nil
@@ -49,7 +49,7 @@ func (v *variable) plainShared(s *state, key lockKey, kind protocol.Kind) (*hold
 }
 
 // standing returns a valid hold for a call that acquired h. If another plain reader of the same
-// Locker has released h meanwhile, the call gets one of the Locker's other holds.
+// Locker has released h in the meantime, the call gets one of the Locker's other holds.
 func (h *hold) standing(c *Client) *hold {
 	v := h.variable()
 	if v == nil || !h.kind.Shared() {
@@ -394,7 +394,7 @@ func (h *hold) releaseRead(ctx context.Context, c *Client, q *queue) error {
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
-		h.giveNotices() // those that watch h might still be reading under the lock
+		h.giveNotices() // calls that watch h might still be reading under the lock
 	}
 	return err
 }
@@ -419,8 +419,8 @@ func (h *hold) bequeath() {
 const mostNotices = 8
 
 // noticeFor returns the notice for a hold that has none yet. The notice is new, unless another hold
-// of the same party already has mostNotices. In that case noticeFor returns one of those, and the
-// two holds share it: it is given when either of them is lost.
+// of the same party already has mostNotices notices. In that case, noticeFor returns one of these,
+// and the two holds share it: it is given when either of them is lost.
 func (h *hold) noticeFor() *notice {
 	if h.kind.Shared() && h.state == live {
 		for _, other := range h.claim.object.readers() {
@@ -456,7 +456,7 @@ func (h *hold) endRenewal(s *state) {
 	s.schedule(&cl.alarm, cl.nextLook(s, now))
 }
 
-// reenterShared re-enters a reader's hold. If the claim is renewed, that needs no request.
+// reenterShared re-enters a reader's hold. If the claim is being renewed, that needs no request.
 // Otherwise reenterShared first asks the store to keep the claim for longer.
 func (a *acquisition) reenterShared(ctx context.Context, h *hold) error {
 	c := a.client

@@ -16,12 +16,12 @@ import (
 // restored come before the others. While the lock's own key doesn't exist, the first in line holds
 // the lock. So the next waiter holds the lock as soon as the key before its own is gone. A release
 // needs no message, so no message can be lost. When the first in line renews its hold, or tries to
-// acquire the lock again, it replaces its place with the lock's key. So the lock's key is created
-// only if there is no line, or by the first in line.
+// acquire the lock again, it replaces its place with the lock's key. So only the first in line can
+// create the lock's key, unless there is no line.
 //
-// The first in line stays the first as long as its place exists and the lock's key doesn't. While
-// it holds the lock by its place, restored places go behind it. The transaction that creates a
-// place checks that the lock hasn't changed since it was read.
+// The first in line stays first as long as its place exists and the lock's key doesn't. While it
+// holds the lock by its place, restored places go behind it. The transaction that creates a place
+// checks that the lock hasn't changed since it was read.
 
 // A line records what a step knows about a lock and the places in line for it.
 type line struct {
@@ -58,7 +58,7 @@ func (r record) position() position { return position{r.created, r.front} }
 
 // inOrder sorts places. An owner whose place was restored goes before all owners that were in line
 // at that time. Owners whose places were restored together keep their order. But an owner that held
-// the lock by its place at that time stays the first.
+// the lock by its place at that time stays first.
 func inOrder(places []record) {
 	slices.SortFunc(places, func(a, b record) int {
 		switch {
@@ -135,9 +135,9 @@ func (s *session) foundLine(ctx context.Context, a *attempt, key record) (line, 
 	}
 }
 
-// takes returns the change that writes the lock's key. If there is no such key yet, the change
-// creates it only if the line is empty or, if the first in line holds the lock by its place, only
-// if that place hasn't changed.
+// takes returns the change that writes the lock's key. If there is no such key yet, the change has
+// a condition: the line must be empty or, if the first in line holds the lock by its place, that
+// place must be unchanged.
 func (s *session) takes(a *attempt, at line, next record) *change {
 	c := &change{old: at.lock, next: next, only: a.only}
 	switch holder, byPlace := at.holder(); {
@@ -205,11 +205,11 @@ func (s *session) takePlace(
 	return found.place(owner).lease == l.id, found, nil
 }
 
-// stillHeld returns a condition that is true only while another owner holds the lock: the last
-// place in line hasn't changed or, if there is no line, the lock's key hasn't. The last place is
-// used because it is the least likely to be gone. If the condition fails, but there still is a
-// line, takePlace puts the owner in line anyway. That is slower, since the answer then contains all
-// places.
+// stillHeld returns a condition that is true only while another owner holds the lock. It requires
+// that the last place in line hasn't changed or, if there is no line, that the lock's key hasn't.
+// The last place is used because it is the least likely to be gone. If the condition fails, but
+// there is still a line, takePlace puts the owner in line anyway. That is slower, since the answer
+// then contains all places.
 func (s *session) stillHeld(name string, at line) []*pb.Compare {
 	if n := len(at.places); n > 0 {
 		last := at.places[n-1]
@@ -260,8 +260,8 @@ func (s *session) leaveLine(
 	ctx context.Context, a *attempt, key record, keeps bool,
 ) (now record, freed bool, err error) {
 	if keeps {
-		// An owner that holds the lock by its place has no key yet that could be kept, so it first
-		// takes the lock's key. So does an owner that doesn't know yet that it holds the lock.
+		// An owner that holds the lock by its place, whether it knows that or not, must first take
+		// the lock's key, since a place can't be kept.
 		taking := *a
 		done, err := s.takeLock(ctx, &taking)
 		if done {
@@ -319,8 +319,8 @@ func (s *session) leave(ctx context.Context, a *attempt) (freed bool, key record
 }
 
 // left forgets a place that no longer exists. A request that is still unanswered might create the
-// place again. To prevent that, the place's lease is revoked if no other call of the session is in
-// line. Otherwise the next KeepPlaces deletes a place that was created again.
+// place again. To prevent that, left revokes the place's lease if no other call of the session is
+// in line. If there are others, the next KeepPlaces deletes the place if it was created again.
 func (s *session) left(ctx context.Context, id holdID) {
 	l, suspect := s.places.left(id.name, id.owner)
 	switch {
@@ -332,7 +332,7 @@ func (s *session) left(ctx context.Context, id holdID) {
 	}
 }
 
-// forceHolder frees a lock, whichever owner holds it. The line stays.
+// forceHolder frees a lock, whichever owner holds it. The waiters stay in line.
 func (s *session) forceHolder(
 	ctx context.Context, a *attempt, _ backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {

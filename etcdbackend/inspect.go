@@ -28,7 +28,7 @@ type finding struct {
 	keys map[role][]record // of holds and places
 
 	more    int              // the number of holders whose keys weren't read
-	strange *mvccpb.KeyValue // a key among the lock's keys that doesn't belong to the lock
+	strange *mvccpb.KeyValue // a key read with the lock's keys that isn't one of them
 }
 
 // add adds the key of a hold or of a waiter.
@@ -39,8 +39,8 @@ func (f *finding) add(as role, r record) {
 	f.keys[as] = append(f.keys[as], r)
 }
 
-// whose returns the role of a key, and the hold or place to which the key belongs. The value of the
-// key decides which part of the key is the lock's name.
+// whose returns the role of a key, and the hold or place to which the key belongs. It needs the
+// key's value to tell which part of the key is the lock's name.
 func (st *store) whose(kv *mvccpb.KeyValue) (id holdID, r record, ok bool) {
 	var v struct{ Kind role }
 	name, ours := bytes.CutPrefix(kv.Key, []byte(st.options.prefix))

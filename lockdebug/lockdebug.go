@@ -23,8 +23,8 @@ import (
 // after the clients are closed. Handler panics if a client is nil.
 func Handler(clients ...*dlock.Client) http.Handler { return HandlerOf(clients, nil) }
 
-// HandlerOf is like [Handler], for clients and sets of shards. For each set the page shows the
-// shards that this process runs and waits for, and the members that it saw last. HandlerOf panics
+// HandlerOf is like [Handler], for clients and sets of shards. For each set, the page shows the
+// shards that this process runs and waits for, and the set's members as last seen. HandlerOf panics
 // if a client or a set is nil.
 func HandlerOf(clients []*dlock.Client, sets []*shards.Set) http.Handler {
 	if slices.Contains(clients, nil) {

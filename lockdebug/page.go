@@ -84,8 +84,8 @@ func (r rows[T]) More() int { return r.Matched - len(r.Shown) }
 // every selects all rows of a table.
 func every[T any](T) bool { return true }
 
-// pick returns the rows that the page shows in a table. The whole table consists of the elements of
-// a slice that satisfy a predicate.
+// pick returns the rows that the page shows in a table. The table has a row for each element of the
+// slice that satisfies the predicate, but the page may omit some of them.
 func pick[T row](
 	v *view, id string, all []T, most int, which func(T) bool, columns columns[T],
 ) rows[T] {

@@ -13,7 +13,8 @@ import (
 // a few times save both.
 const preparedAfter = 5
 
-// A record counts the statements that a connection carried out and lists those that it prepared.
+// A record counts how often a connection carried out each statement, and lists those that it
+// prepared.
 type record struct {
 	uses     map[string]int
 	asked    bool // the check for a pooler was made

@@ -50,7 +50,7 @@ func WithPrefix(prefix string) Option {
 // braces around a part of it. For a name whose lock and channel are in two slots, every call fails
 // before anything is sent.
 //
-// New panics if client is nil, or of any other type, for these reasons:
+// New panics if client is nil. It also panics for a client of any other type, for these reasons:
 //
 //   - If a [redis.Ring] can't reach a server, it asks another instead. So two clients could lock
 //     one name on two servers.

@@ -23,7 +23,7 @@ type stream struct {
 	method  string
 	message []byte // the beginning of the next message
 	lose    *trap
-	holding *trap // collects all data that arrives, until the trap is open
+	holding *trap // collects all data that arrives, until the trap opens
 }
 
 func newHTTP2(l *link) (requests, replies parser) {

@@ -16,7 +16,7 @@ type respLink struct {
 	requests   int
 	replies    int
 	caught     map[int]*trap // by the number of the reply
-	holding    *trap         // collects all requests that arrive, until the trap is open
+	holding    *trap         // collects all requests that arrive, until the trap opens
 }
 
 func newRESP(l *link) (requests, replies parser) {
@@ -112,7 +112,7 @@ func readValue(r *bufio.Reader, read []byte) ([]byte, error) {
 	case '%':
 		values, err = length(text)
 		values *= 2
-	case '|': // pairs of attributes, followed by the value that they describe
+	case '|': // attributes, which are pairs of values, and then the value that they describe
 		values, err = length(text)
 		values = 2*values + 1
 	default:

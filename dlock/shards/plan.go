@@ -43,8 +43,8 @@ func newList(names []string) list {
 	return list{digest: base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])}
 }
 
-// knows reports whether a member with the list l certainly knows the given shard, as far as a
-// member with the list other can tell.
+// knows reports whether a member with the list other can be certain that a member with the list l
+// knows the given shard.
 func (l list) knows(shard string, other list) bool {
 	if l.digest != other.digest || l.numbered == 0 {
 		return l.digest == other.digest
@@ -119,7 +119,7 @@ func (m *memo) of(
 	return m.owners
 }
 
-// bound takes shards away from members with more shards than their limit. It deals them to the
+// bound takes the excess shards away from members that exceed their limits, and deals them to the
 // members with the lowest load, up to the limit of each. If no member has room for a shard, the
 // shard gets no member.
 func bound(shards []string, members []*member, taken map[int]*member) {

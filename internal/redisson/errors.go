@@ -13,7 +13,7 @@ import (
 var errNoMemory = errors.New("the server is out of memory")
 
 // errDenied is wrapped by the error of a script that the server didn't allow to use a command or a
-// key. Running the script again would fail the same way: see denials.
+// key. Running the script again would fail the same way (see denials).
 var errDenied = errors.New("the server refuses a part of the step")
 
 // ServerError adds the kind to err, an error whose text is the server's error reply. The kind
@@ -82,10 +82,10 @@ const (
 	pointless  = "pointless"
 )
 
-// pointlessErrors match errors that a command would get again each time it is repeated. They come
-// from a server, or from a proxy in front of it. Examples are a server that doesn't support scripts
-// or subscriptions, lacks the client's database, or isn't a cluster, and a proxy that checks
-// scripts and rejects one. In all these cases, the command did nothing.
+// pointlessErrors match errors that a command would get again each time it is repeated. Some come
+// from a server that doesn't support scripts or subscriptions, lacks the client's database, or
+// isn't a cluster. Others come from a proxy in front of the server, for example one that checks
+// scripts and rejects some of them. In all these cases, the command did nothing.
 var pointlessErrors = []advisedError{
 	{regexp.MustCompile("^(?:ERR )?(?:unknown|unsupported) command ['`](?i:evalsha|eval)['`]" +
 		"|^NOPERM .*'(?i:evalsha|eval)'|^ERR command (?i:evalsha|eval) not support"),

@@ -19,7 +19,7 @@ type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance
 	// own lists the most recent owners of this client. It is used only for kinds of lock whose
-	// field untold is true.
+	// owners don't reveal their clients (see kind.untold).
 	own []string
 	// next is the index of the owner in own that will be replaced next.
 	next int
@@ -53,8 +53,8 @@ const (
 	mostAcquaintances = 256
 
 	// mostOwn is the maximum number of this client's owners that are remembered. A forgotten owner
-	// that still holds permits counts as another client's. Then this client lets others go first
-	// more often than necessary.
+	// that still holds permits counts as an owner of another client. Then this client lets others
+	// go first more often than necessary.
 	mostOwn = 256
 )
 

@@ -78,8 +78,9 @@ func (e *evidence) asked(o *op) bool {
 	return false
 }
 
-// leastBlink is the minimum time between two arrivals for their order to be known, because stores
-// return and receive times in milliseconds. Rules.Blink can increase this minimum.
+// leastBlink is how far apart two arrivals must be, at least, for their order to be known. The
+// order of closer ones is uncertain, because stores return and receive times in milliseconds.
+// Rules.Blink can increase this minimum.
 const leastBlink = 5 * time.Millisecond
 
 // overtaken returns an error if a reader got ahead of a writer that had begun to wait before the

@@ -9,8 +9,8 @@ package main
 // askedFor is the value of claim.use for a read that a downgrade is requesting.
 const askedFor = leavingIt + 1
 
-// on returns the claim on which the readers with owner string n rest: the write if it is lent, and
-// otherwise the read.
+// on returns the claim of the readers with owner string n: the write if it is lent, and otherwise
+// the read.
 func (s *SharesState) on(n uint8) *claim {
 	if s.isLent(n) {
 		return &s.claims[n][writes]

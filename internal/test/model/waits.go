@@ -39,7 +39,7 @@ const (
 	other         // another client
 	crashed       // another client that has crashed
 	ours          // a waiter of client A
-	ghost         // an unanswered request of A; A will release its hold in the background
+	ghost         // an unanswered request of A, whose hold A will release in the background
 )
 
 // The states of the subscription.
@@ -61,7 +61,7 @@ type WaitsState struct {
 	messages  uint8
 	answer    bool              // a background release freed the key, and its reply is under way
 	queue     [maxWaiters]uint8 // waiter + 1, head first
-	fresh     bool              // the head is new or its timer fired, and it hasn't tried since
+	fresh     bool              // the head hasn't tried since it became the head or its timer fired
 	woken     bool              // an event came since the head's last attempt was sent
 	soon      bool              // the head tries within 5 ms, unless it is woken earlier
 	skip      uint8             // how many messages to ignore before the head is woken
@@ -143,9 +143,9 @@ func (m *Waits) Done(s WaitsState) bool {
 func (s *WaitsState) wake() { s.woken = s.head() >= 0 }
 
 // message handles a message from the store. While a release by A is under way, the message may be
-// about that release. It then only starts the 5 ms timer, because the reply to the release is still
-// to come. While the head lets other clients go first, each message counts as a release by one of
-// them.
+// about that release. In that case, it only starts the 5 ms timer, because the reply to the release
+// is still to come. While the head lets other clients go first, each message counts as a release by
+// one of them.
 func (m *Waits) message(s *WaitsState) {
 	switch {
 	case m.Turns && s.anyAt(releasing, ending, released, ended):
@@ -473,8 +473,9 @@ func (m *Waits) held(s *WaitsState, w int) {
 	if m.Mutation == clearedAfterwards {
 		s.woken = false
 	}
-	// The head has only one timer, set to the earliest time. While it lets others go first, it
-	// still tries again within 5 ms, since this answer may predate A's release.
+	// The head has a single timer, for the earliest of the times at which it would try. While it
+	// lets others go first, it still tries again within 5 ms, since this answer may predate A's
+	// release.
 	s.soon = s.sitting
 	m.subscribe(s)
 }

@@ -90,8 +90,8 @@ func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Se
 				return new(net.Dialer).DialContext(ctx, "tcp", to.Load().(string))
 			}))
 			for range 64 {
-				// A client may pick one of several connections at random. There are enough
-				// repetitions that each connection is used.
+				// A client may pick one of several connections at random. The many rounds make sure
+				// that each of them is used.
 				Free(t, s, "n")
 				waiting(t, s, "n")
 			}

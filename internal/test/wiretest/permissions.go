@@ -103,8 +103,9 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 		}
 	})
 
-	// Without permission for PEXPIRE a lock would never expire. So no caller gets it, and the
-	// client releases it. Waiters get an error at once, because otherwise they would wait forever.
+	// Without permission for PEXPIRE, a lock would never expire. So an attempt fails, and the
+	// client releases the lock. Calls that would wait return an error at once, because otherwise
+	// they would wait forever.
 	t.Run("no expiry", func(t *testing.T) {
 		server.Do("ACL", "SETUSER", "eternal", "on", ">secret", "~*", "&*", "+@all", "-pexpire")
 		c := locks(t, p.Server(t, server.Addr, Options{User: "eternal"}))

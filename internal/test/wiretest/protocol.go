@@ -199,8 +199,8 @@ func wantScript(t *testing.T, got []string, golden string, args ...any) {
 	}
 }
 
-// wantScriptCall checks the call of a script that the server didn't know before, and returns the
-// script.
+// wantScriptCall checks the two commands that call a script if the server doesn't know it yet: an
+// EVALSHA and an EVAL. It returns the script.
 func wantScriptCall(t *testing.T, got []string, args ...any) (plain string) {
 	t.Helper()
 	if len(got) != 2 {

@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Store returns a store for the contract suite. It empties the masters, which are one server, or
+// Store returns a store for the contract suite. It empties the given masters: a single server, or
 // all masters of a cluster. The function connectBackend creates the backends.
 func Store(
 	t *testing.T, masters []*testservers.Server, connectBackend func(*testing.T) backend.Backend,

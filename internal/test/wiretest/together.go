@@ -35,8 +35,8 @@ func (c countedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Together checks that several locks with one hash tag are acquired with one script, and released
-// with another, up to a hundred at a time.
+// Together checks that one script acquires several locks with the same hash tag, and that another
+// script releases them. A script handles up to a hundred locks.
 func Together(t *testing.T, server *testservers.Server, b backend.Backend, writes *Writes) {
 	ctx := t.Context()
 	s := open(t, b)
