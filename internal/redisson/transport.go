@@ -72,7 +72,7 @@ func ask(verb string, words ...string) Command {
 
 // A Reply is the answer to a command.
 type Reply struct {
-	// Value is the server's answer: nil for a null, an int64, a string, or a []any of these.
+	// Value is the server's answer: nil (for a null), an int64, a string, or a []any of these.
 	Value any
 	// Err is nil if Value is the answer. Otherwise backend.KindOf(Err) returns its kind.
 	Err error
