@@ -188,7 +188,7 @@ func (cl *claim) standBack(s *state, releases int, res backend.ReleaseResult) {
 	cr.sitOut(s, cl.queue(s))
 }
 
-// A message says whether the store's message about this client's own release has arrived.
+// A message is the state of the store's message about this client's own release.
 type message uint8
 
 const (

@@ -486,7 +486,7 @@ func (m *membership) tell(c Change) {
 	}
 }
 
-// startLocked starts the run of a shard, unless there is one.
+// startLocked starts a run of the given shard, unless the shard already has one.
 func (m *membership) startLocked(shard string) {
 	if m.set.runs[shard] != nil {
 		return // if that run is ending, apply starts another one afterwards

@@ -33,7 +33,7 @@ type Transport interface {
 	Node(ctx context.Context, key string) (string, error)
 
 	// Masters returns the names of the cluster nodes that serve slots, in ascending order. There is
-	// at least one. SendTo sends a command that has no key to one of these nodes.
+	// at least one. SendTo sends a command without keys to one of these nodes.
 	Masters(ctx context.Context) ([]string, error)
 	SendTo(ctx context.Context, master string, cmd Command) Reply
 
