@@ -440,8 +440,8 @@ type criticalSection struct {
 }
 
 // mapSection maps a file that contains the critical section into memory. If the file's name is
-// empty, it makes a new critical section. The race detector doesn't know that a lock in a store
-// orders the accesses. But it doesn't watch mapped memory, so it reports no races.
+// empty, it makes a new critical section. The race detector can't see that a lock in a store orders
+// the accesses, but it ignores mapped memory, and so reports no races.
 func mapSection(file string) (*criticalSection, error) {
 	fd, flags := -1, unix.MAP_SHARED|unix.MAP_ANON
 	if file != "" {

@@ -151,8 +151,8 @@ func (r report) publish(dir string) error {
 	return os.WriteFile(path, []byte(page), 0o666)
 }
 
-// between returns the page with the text between the named markers replaced. If there are no such
-// markers, it appends them and the text, under a heading.
+// between replaces the text between two markers of a page, and returns the new page. If the page
+// has no markers with the given name, it appends them and the text, under a heading.
 func between(page, name, heading, text string) string {
 	begin, end := fmt.Sprintf("<!-- bench:%s -->\n", name),
 		fmt.Sprintf("<!-- /bench:%s -->\n", name)

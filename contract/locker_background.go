@@ -9,7 +9,7 @@ import (
 )
 
 // backgroundCases test what a client does in the background, and what it assumes in the meantime.
-// If the end of a lease could hide that the client did nothing, leases last an hour.
+// In cases where the end of a lease could hide that the client did nothing, leases last an hour.
 var backgroundCases = []testCase{
 	{name: "an unlock that failed", rule: "goes on in the background until the store has answered",
 		tags: forReaders, run: locker(failedUnlock)},
@@ -188,7 +188,7 @@ func doubtfulAttempt(l *lab) {
 			l.wantError(err, "a longer re-entry", dlock.ErrLost) // on a busy machine
 			continue
 		}
-		close(open) // in the store, the late attempt sets the hold's lease back to the short one
+		close(open) // the late attempt will set the hold's lease in the store back to the short one
 		l.eventually("the attempt is carried out, late", func() bool {
 			return p.steps(which{kind: acquireStep, name: name})[0].carriedOut
 		})

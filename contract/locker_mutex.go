@@ -268,7 +268,7 @@ func tryLockLost(l *lab) {
 		l.Fatalf("TryLock with a Wait of a Locker whose hold was lost: %v, %v", ok, err)
 	}
 	l.wantError(lk.UnlockContext(l.ctx), "its unlock", dlock.ErrLost)
-	// The Locker can be locked again after a loss, unlike the lock of hashicorp/consul#4902.
+	// The Locker can be locked again after a loss, unlike the lock in hashicorp/consul#4902.
 	if !l.tryLock(lk) {
 		l.Fatal("after the unlock it can't be locked")
 	}

@@ -259,8 +259,8 @@ func newModelRun(e *env, prefix string) *modelRun {
 	return r
 }
 
-// run takes the steps in order. Before each step it calls the function enough, and stops if the
-// result is true. If an answer is wrong, the error lists the steps and answers up to that one.
+// run takes the steps in order. It calls enough before each step, and stops when enough returns
+// true. If an answer is wrong, the error lists the steps and answers up to that one.
 func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 	defer r.sessions["a"].Close()
 	defer r.sessions["b"].Close()

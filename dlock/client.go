@@ -35,8 +35,8 @@ type Client struct {
 	acquisitions sync.Pool     // finished acquisitions, for reuse
 	forced       atomic.Uint64 // how many force-unlocks this client has made
 
-	// The mutex is never held during I/O, during a wait, or while code of the caller runs, such as
-	// the methods of its contexts.
+	// The mutex is never held during I/O, during a wait, or while the caller's code runs. That
+	// includes the methods of the caller's contexts.
 	mu    sync.Mutex
 	state state // use it only while mu is locked
 }

@@ -39,7 +39,7 @@ func (c *Client) Election(name string) *Election {
 	return e
 }
 
-// Run campaigns until it has won, and then calls lead. The context of lead has the values of ctx.
+// Run campaigns until it has won, and then calls lead. The context of lead carries ctx's values.
 // It ends with the term: when the lock is lost (the cause is a [*Loss], see [Hold.Context]), after
 // [Election.Resign] (the cause is [ErrResigned]), when ctx ends, or when the client is closed
 // ([ErrClosed]). The context's Err checks the clock. Its [Token] is the number of the term, which
@@ -64,7 +64,7 @@ func (c *Client) Election(name string) *Election {
 // hasn't confirmed the release, the error of the release is joined with lead's, as in [Locker.Do].
 // If lead panics, or ends its goroutine, the lock is released. If lead has re-entered the lock and
 // not unlocked it again, Run also releases that re-entry, and logs it. A goroutine that lead
-// started, and that continues after lead has returned, no longer has the lock.
+// started, and that continues after lead has returned, no longer holds the lock.
 //
 // Each candidate is a separate owner, even if ctx names an owner. lead can re-enter the lock with
 // the context that it was given.

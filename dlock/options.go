@@ -41,7 +41,7 @@ const DefaultHandover = 10 * time.Millisecond
 // to the goroutine of this client that has waited longest. That is a thousand times faster than a
 // round trip. After d an unlock releases the lock in the store, so that other processes get their
 // turn. They might wait for up to d longer. The default is [DefaultHandover]. [New] panics if d is
-// negative or above ten years.
+// negative or more than ten years.
 //
 // A hand-over relies on the store's last answer. After a [Locker.ForceUnlock] by another client, or
 // if the store loses its data, a goroutine can still get the lock until d has passed, even if
@@ -164,24 +164,25 @@ func Lease(d time.Duration) AcquireOption { return FixedLease(d) }
 // years, the call returns an error. Fractions of a millisecond are dropped. If d is less than the
 // store's shortest lease (2 s on etcd), the lease is the store's shortest.
 //
-// A hold has one lease, that of the call that acquired it. If the caller's owner holds the lock
+// The call that acquires a hold sets the lease of the hold. If the caller's owner holds the lock
 // already and that hold is renewed, d is ignored. If that hold has a fixed lease, the hold is
 // renewed until this call's unlock. Its lease is then d, or the rest of the fixed lease, whichever
-// is longer. After the unlock the hold isn't renewed, and ends with its lease. A call of this
-// client is handed the lock, or shares it, only if it wants the same lease. Otherwise it asks the
-// store. Read locks are renewed at least as often as with the client's lease. The default is the
-// client's lease.
+// is longer. After the unlock the hold isn't renewed, and ends with its lease. Another call of this
+// client is handed the lock, or shares it, only if that call has the same lease. Otherwise it asks
+// the store. Read locks are renewed at least as often as with the client's lease. The default is
+// the client's lease.
 //
 // If [FixedLease] and RenewedLease are both given, the last one counts.
 func RenewedLease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, false }
 }
 
-// Wait bounds how long an acquiring call waits for the lock, counted from the call. When the wait
-// has run out, [Locker.TryLock] returns false, and other calls return [ErrNotAcquired]. The default
-// is 0 for TryLock, and no bound for other calls. [Locker.Lock] ignores it.
+// Wait limits how long an acquiring call waits for the lock, counted from the start of the call.
+// When that time has passed, [Locker.TryLock] returns false, and other calls return
+// [ErrNotAcquired]. The default is 0 for TryLock, and no limit for other calls. [Locker.Lock]
+// ignores the option.
 //
-// With 0 there is a single attempt, whose own duration isn't bounded. If the store hangs, the
+// With 0 there is a single attempt, whose own duration isn't limited. If the store hangs, the
 // attempt takes as long as the context or the store's client allow. So in a handler, a short wait
 // may be better. If d is negative, the call returns an error.
 func Wait(d time.Duration) AcquireOption {
@@ -194,18 +195,18 @@ func Wait(d time.Duration) AcquireOption {
 // [Client.Once] is better, since it keeps the lock taken only after a success. By default a lock is
 // free as soon as it is unlocked.
 //
-// Until d has passed, requests and renewals ask the store for at least the rest of d. The last
-// unlock makes the store keep the lock taken until d has passed, and wakes no waiter. Until then,
-// [Locker.TryLock] of others returns false, [Locker.TTL] returns the rest of d, and
-// [Locker.ForceUnlock] frees the lock. When d has passed, waiters of this client find the lock free
-// at once. Waiters of other clients find it free within a third of the lease, or within ten seconds
-// if that is sooner. An unlock after d is an ordinary one. A call that returns an error doesn't
-// leave the lock taken.
+// Until d has passed, requests and renewals ask the store for at least the rest of d. If the last
+// unlock comes before then, waiters aren't notified, and the store keeps the lock taken until d has
+// passed. During that time [Locker.TryLock] returns false for every caller, [Locker.TTL] returns
+// the rest of d, and [Locker.ForceUnlock] frees the lock. When d has passed, waiters of this client
+// find the lock free at once. Waiters of other clients find it free within a third of the lease, or
+// within ten seconds if that is sooner. After d, an unlock works as it does without AtLeast. A call
+// that returns an error doesn't leave the lock taken.
 //
 // Such a hold isn't handed over inside the client. With [FixedLease] the lease is d if that is
-// longer. If several re-entries have AtLeast, the longest counts. If the store gave a fair lock to
-// a waiter in line, d begins with the first renewal (see [Hold.Until]). The same is true of the
-// locks of a [MultiLocker].
+// longer. If several re-entries have AtLeast, the longest counts. For the locks of a [MultiLocker],
+// and for a fair lock that the store gave to a waiter in line, d begins with the first renewal (see
+// [Hold.Until]).
 //
 // Fractions of a millisecond are rounded up. If d isn't positive, or is more than ten years, the
 // call returns an error. On the reading side of an [RWLocker], or with a store that can't keep a
@@ -213,7 +214,7 @@ func Wait(d time.Duration) AcquireOption {
 //
 // On etcd, which counts leases in seconds, the client that unlocked the lock frees it on time, when
 // d has passed. If that client is closed before then, or its process dies, or d is longer than ten
-// minutes, the lock might stay taken for up to three seconds more.
+// minutes, the lock might stay taken for up to three more seconds.
 func AtLeast(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.atLeast, o.keeps = d, true }
 }

@@ -54,7 +54,7 @@ func (cl *claim) asksWhoWaits(s *state, now instant) bool {
 	return ask
 }
 
-// streaks holds the streaks of recently released locks, at least the latest mostStreaks.
+// streaks holds the streaks of at least the mostStreaks locks that were released last.
 type streaks struct{ young, old map[lockKey]streak }
 
 func newStreaks() streaks {
@@ -104,8 +104,8 @@ const (
 func (cr *crowd) ring(s *state, _ instant) { delete(s.crowds, cr.key) }
 
 // freed decides, after a last release has freed the lock, whether this client asks for the lock
-// again at once or first lets other clients have turns. The parameter began is when the release
-// began, and own says whether the store's message about the release has arrived.
+// again at once or first lets other clients have turns. The release began at the instant began, and
+// own says whether the store's message about it has arrived.
 func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own message) {
 	chain := cl.handed && began >= cl.handoverEnd(s) && cl.queue(s) != nil
 	waiting := res.Waiting - s.absent(cl.object.key())
@@ -171,7 +171,7 @@ func (s *state) absent(key lockKey) int {
 	return 0
 }
 
-// standBack makes this client let a number of releases by others pass before it asks for the lock
+// standBack makes this client wait for a number of releases by others before it asks for the lock
 // again.
 func (cl *claim) standBack(s *state, releases int, res backend.ReleaseResult) {
 	key := cl.object.key()
@@ -188,7 +188,7 @@ func (cl *claim) standBack(s *state, releases int, res backend.ReleaseResult) {
 	cr.sitOut(s, cl.queue(s))
 }
 
-// A message says whether the store's message about this client's own release has arrived.
+// A message is the state of the store's message about this client's own release.
 type message uint8
 
 const (

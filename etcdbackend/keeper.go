@@ -26,7 +26,7 @@ type keeper struct {
 }
 
 // A pulse owns one stream. If a learner refuses the stream, the pulse opens another. One goroutine
-// opens streams and sends messages, another receives answers.
+// opens streams and sends messages, and another receives answers.
 type pulse struct {
 	keeper *keeper
 	ctx    context.Context

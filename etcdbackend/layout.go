@@ -8,14 +8,14 @@ import (
 )
 
 // A lock's own key is the prefix followed by the lock's name. A hold that excludes all others is
-// stored under that key. Other keys belong to single owners. A read-write lock has one for each
+// stored under that key. Each other key belongs to one owner. A read-write lock has one for each
 // reader, and one for each note of a waiting writer. A semaphore has one for each holder. A fair
 // lock has one for each owner in line. Such a key consists of the lock's key, the byte 0x01, a word
 // for the role, a slash, and the owner.
 //
-// Another lock's own key can look the same, if its name contains such an ending. So a key counts as
-// an owner's only if its value names the same role and owner as the key. Otherwise a step that
-// needs the key fails with a conflict, and doesn't change the key.
+// Another lock's own key can look the same, if that lock's name contains such an ending. So a key
+// is treated as an owner's key only if its value contains the same role and owner. Otherwise a step
+// that needs the key fails with a conflict, and doesn't change the key.
 
 func (st *store) key(name string) []byte { return []byte(st.options.prefix + name) }
 
@@ -67,8 +67,7 @@ func (st *store) unshared(name string) span {
 	return span{st.keysOf(name, lineRole), after(st.keysOf(name, permitRole))}
 }
 
-// find returns the request that reads the keys of the span. If limit isn't 0, it reads at most that
-// many.
+// find returns a request that reads the keys of the span, but at most limit keys unless limit is 0.
 func (sp span) find(limit int64) *pb.RangeRequest {
 	return &pb.RangeRequest{Key: sp.key, RangeEnd: sp.end, Limit: limit}
 }
@@ -77,10 +76,10 @@ func (sp span) findOp(limit int64) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: sp.find(limit)}}
 }
 
-// empty returns the condition that the span has no keys. A key that doesn't exist has revision 0.
+// empty returns the condition that the span contains no keys. A missing key has revision 0.
 func (sp span) empty() *pb.Compare { return sp.created(pb.Compare_EQUAL) }
 
-// some returns the condition that the span has keys.
+// some returns the condition that the span contains at least one key.
 func (sp span) some() *pb.Compare { return sp.created(pb.Compare_GREATER) }
 
 func (sp span) created(result pb.Compare_CompareResult) *pb.Compare {

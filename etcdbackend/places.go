@@ -24,8 +24,8 @@ type firstPlace struct {
 	seen time.Time
 }
 
-// timeLeft returns how much longer an owner may hold the lock by its place, as the first in line:
-// see firstTime. The time counts from when this session first saw that, which timeLeft records.
+// timeLeft returns how much of firstTime is left for an owner that holds the lock as the first in
+// line. The time is counted from the first call of timeLeft for that place.
 func (ps *ownPlaces) timeLeft(name string, place record) time.Duration {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -46,7 +46,7 @@ type placeSet struct {
 	ttl  int64
 	slot chan struct{} // holds a value while the lease is being granted or renewed
 
-	lease  lease // the lease of the places; id 0: none
+	lease  lease // the lease of the places; its id is 0 if there is none
 	doubt  bool  // a late request might still create a place
 	owners map[string]*place
 	looks  []look // some of the last looks, oldest first
@@ -216,8 +216,8 @@ func (ps *ownPlaces) placed(set *placeSet, place record) {
 	}
 }
 
-// find returns an owner's place as last seen. holds reports whether the owner then held the lock as
-// the first in line.
+// find returns an owner's place as last seen. The result holds reports whether the owner, as the
+// first in line, held the lock at that time.
 func (ps *ownPlaces) find(name, owner string) (key record, holds bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

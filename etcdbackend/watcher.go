@@ -66,12 +66,12 @@ type subscription struct {
 	changed func(broken error) // nil if the subscriber doesn't need it
 
 	// Guarded by the watcher's mutex.
-	watch  int64 // the id of the watch on the current stream; 0: none
+	watch  int64 // the id of the watch on the current stream, or 0
 	active bool  // the server has confirmed the watch
 	broken bool  // the subscriber was told that the subscription is broken
 	closed bool
 	answer chan error  // the result of Subscribe
-	later  *time.Timer // delays a wake-up in favor of the sessions ahead; nil before its first use
+	later  *time.Timer // delays a wake-up, so that earlier sessions go first; nil if never used
 }
 
 const (
@@ -433,10 +433,9 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 // changed handles events about a lock's keys. It returns a function that wakes the subscriber, or
 // nil if the subscriber needn't be woken now. The caller must hold w.mu.
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
-	// These are the revisions of the last events with certain effects, or 0 if there were none.
-	// After the event at revision inTurn, the lock may be free, but sessions ahead come first.
-	// After the event at revision atOnce, it may be free, and nobody has to let others go first.
-	// The event at revision taken is the acquisition of the lock.
+	// Each variable is the revision of the last event of a kind, or 0 if there was none. After
+	// inTurn, the lock may be free, and sessions that began to wait earlier go first. After atOnce,
+	// it may be free, and sessions needn't wait for each other. At taken, the lock was acquired.
 	var inTurn, atOnce, taken int64
 	for i, e := range events {
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
@@ -502,8 +501,7 @@ func created(e *mvccpb.Event) bool {
 	return e.Type == mvccpb.PUT && e.Kv.CreateRevision == e.Kv.ModRevision
 }
 
-// stopWaiting cancels the wake-up that was delayed in favor of the sessions ahead. The caller must
-// hold the watcher's mutex.
+// stopWaiting cancels a delayed wake-up, if there is one. The caller must hold the watcher's mutex.
 func (sub *subscription) stopWaiting() {
 	if sub.later != nil {
 		sub.later.Stop()

@@ -103,8 +103,8 @@ func (l *listening) connect(client valkey.Client, r *pubsub.Receiver) pubsub.Con
 func (c *connection) Lost() <-chan error { return c.lost }
 func (c *connection) Close()             { c.client.Close() }
 
-// replyTimeout is the time limit for a call of Tell. In that time, it must connect and get the
-// answers to all its commands.
+// replyTimeout is the time limit for a call of Tell. Within this time, Tell must connect and get
+// the answers to all its commands.
 const replyTimeout = 10 * time.Second
 
 // Tell sends commands, and waits for their answers. An answer only means that the server accepts

@@ -9,9 +9,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// completeNames returns a function that completes the names of held locks. The parameter most
-// limits the number of arguments that the function completes; a negative value means no limit. The
-// function returns no names if the store doesn't answer within a second.
+// completeNames returns a function that completes the names of held locks, for a command that takes
+// up to most names. If most is negative, there is no such limit. The function returns no names if
+// the store doesn't answer within a second.
 func (g *global) completeNames(most int) cobra.CompletionFunc {
 	return func(
 		cmd *cobra.Command, args []string, begun string,

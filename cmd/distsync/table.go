@@ -40,7 +40,7 @@ func (t *table) on(s screen) string {
 }
 
 // widths returns the widths of the columns. If the table is too wide for the given limit, widths
-// shortens columns as far as possible. A limit of 0 means that there is none.
+// shortens columns as far as possible. A limit of 0 means no limit.
 func (t *table) widths(most int) []int {
 	widths := make([]int, len(t.head))
 	sum := -gap

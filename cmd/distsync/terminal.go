@@ -44,7 +44,7 @@ const (
 	yellow = "33"
 )
 
-// paint returns text with the ANSI code of a color or style, if the screen has colors.
+// paint returns text in the color or style with the given ANSI code, if the screen shows colors.
 func (s screen) paint(colour, text string) string {
 	if !s.colours || text == "" {
 		return text

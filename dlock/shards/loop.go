@@ -17,7 +17,7 @@ import (
 // Times of the loop.
 const (
 	quiet     = 300 * time.Millisecond // how long seats must be unchanged before they take effect
-	loudest   = 4 * quiet              // seats take effect after this time even if still changing
+	loudest   = 4 * quiet              // the longest wait for seats that keep changing
 	jitter    = 50 * time.Millisecond  // the longest random wait between the bell and the next look
 	lookAgain = 200 * time.Millisecond // the pause after a failed look
 	lineUp    = 2*quiet + jitter       // how long others can queue for a leaving member's shards
@@ -27,7 +27,7 @@ const (
 // in a separate goroutine. The context of fn ends when the shard moves to another member (with
 // cause [ErrMoved]), when ctx ends, when the shard is lost (a [*dlock.Loss]), and when the client
 // is closed ([dlock.ErrClosed]). The Err method of that context also checks the clock, since timers
-// can be late. The context has the values of ctx, except for the owners and holds that ctx carries.
+// can be late. The context carries the values of ctx, except for its owners and holds.
 // Each run is a separate owner, and can re-enter its shard's lock with its context. Re-entries that
 // fn doesn't unlock are released when fn has returned.
 //
@@ -120,7 +120,7 @@ type membership struct {
 	first   time.Time      // when pending first differed from seats
 	ghosts  map[int]ghost  // seats of members that have vanished
 	owners  memo           // the owners of all shards
-	keepers memo           // what owners would be if the ghosts still had their seats
+	keepers memo           // the owners if the ghosts still had their seats
 	last    Change         // the last change that was reported
 	woken   chan struct{}  // gets a value when a run has ended
 	ended   sync.WaitGroup // all runs
@@ -447,7 +447,7 @@ func (m *membership) apply() {
 		lists[has.list] = true
 	}
 	c.Lists = len(lists)
-	all := len(m.seats) > 0 // whether all seats are taken; if not, shards lack owners for a moment
+	all := len(m.seats) > 0 // all seats are taken; if not, some shards have no owner for a moment
 	for _, seat := range m.seats {
 		all = all && m.view.taken[seat] != nil
 	}
@@ -486,7 +486,7 @@ func (m *membership) tell(c Change) {
 	}
 }
 
-// startLocked starts the run of a shard, unless there is one.
+// startLocked starts a run of the given shard, unless the shard already has one.
 func (m *membership) startLocked(shard string) {
 	if m.set.runs[shard] != nil {
 		return // if that run is ending, apply starts another one afterwards

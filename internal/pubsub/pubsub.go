@@ -129,7 +129,7 @@ type change struct {
 	broken error // nil if it works again
 }
 
-// New returns a Subscriber. It starts no goroutine before it is used.
+// New returns a Subscriber, which starts no goroutines until it is used.
 func New(client Client, options Options) *Subscriber {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Subscriber{
@@ -228,9 +228,9 @@ func (s *Subscriber) Subscribe(
 	return s.subscribe(ctx, channel, decode, nil, wake, changed)
 }
 
-// Listen is like Subscribe, but passes each message to the function hear. It does so once per
-// message, even if the channel has several listeners, so all of them must pass the same function.
-// The function again is called when messages may have been missed.
+// Listen is like Subscribe, but passes each message to the callback hear. It does so only once,
+// even if the channel has several listeners, so all of them must pass the same callback. When
+// messages may have been missed, the callback named again is called.
 func (s *Subscriber) Listen(
 	ctx context.Context, channel string, hear func(message string), again func(),
 	changed func(broken error),
@@ -315,11 +315,12 @@ func (s *Subscriber) Listens(name string) bool {
 }
 
 // Watch begins to watch whether this session listens to a channel. The caller must call the
-// returned function to end the watch. If the server counted the channel's listeners during the
-// watch, between least and most of them were connections of this session.
+// returned function, which ends the watch. It returns the minimum and the maximum number of this
+// session's connections in any count of the channel's listeners that the server made during the
+// watch.
 //
-// The count can be off by one for a while, when only one side has noticed that a connection broke,
-// or that a slot of the cluster moved.
+// These numbers can be off by one for a while, when only one side has noticed that a connection
+// broke, or that a slot of the cluster moved.
 func (s *Subscriber) Watch(name string) func() (least, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -423,8 +424,8 @@ func (s *Subscriber) report(ch *channel, broken error) {
 	}
 }
 
-// tellChanges notifies subscribers of the changes recorded by report, unless another goroutine is
-// doing so. Only one goroutine does it at a time, so that a subscriber gets the changes in order.
+// tellChanges notifies subscribers of the changes recorded by report. If another goroutine is
+// already doing that, tellChanges returns at once. So each subscriber gets its changes in order.
 func (s *Subscriber) tellChanges() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

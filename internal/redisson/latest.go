@@ -21,8 +21,8 @@ func (l *latest) is(name, owner string, until time.Time) {
 	l.name, l.owner, l.until = name, owner, until
 }
 
-// lasts records that the lock with this name may expire at the given time, if that is earlier than
-// recorded: a renewal for a short time ends a longer lease.
+// lasts records that the lock with this name may expire at the given time, unless the recorded time
+// is earlier. A new time can be the earlier one, since a renewal can shorten the lease.
 func (l *latest) lasts(name string, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,8 +40,8 @@ func (l *latest) isNot(name string) {
 	}
 }
 
-// refuses reports whether the latest lock has this name, and is held by an owner of the session
-// other than the given one.
+// refuses reports whether the latest lock has the given name and is held by a different owner than
+// the given one. A recorded hold that may have expired doesn't count.
 func (l *latest) refuses(name, owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

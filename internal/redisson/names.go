@@ -33,7 +33,8 @@ func Channel(name string) string {
 }
 
 // tagged returns a key for data of the named lock. It puts braces around the name, so that a
-// cluster keeps this key and the key name in one slot, unless the name already contains a brace.
+// cluster keeps the key in the same slot as the lock. If the name already contains a brace, tagged
+// adds none, and the slots may differ.
 func tagged(before, name, after string) string {
 	if strings.Contains(name, "{") {
 		return before + name + after
@@ -50,9 +51,9 @@ func apart(before, name string) string {
 	return tagged(before, name, "")
 }
 
-// unbraced removes the braces around a name. It returns false if there are no such braces, if there
-// is nothing between them, or if another brace opens there. [tagged] returns the same key for the
-// name with and without these braces.
+// unbraced removes the braces around a name. It returns false if there are no such braces, or if
+// the text between them is empty or contains an opening brace. [tagged] returns the same key for
+// the name with and without these braces.
 func unbraced(name string) (inside string, ok bool) {
 	inside, begins := strings.CutPrefix(name, "{")
 	inside, ends := strings.CutSuffix(inside, "}")

@@ -33,7 +33,7 @@ type Transport interface {
 	Node(ctx context.Context, key string) (string, error)
 
 	// Masters returns the names of the cluster nodes that serve slots, in ascending order. There is
-	// at least one. SendTo sends a command that has no key to one of these nodes.
+	// at least one. SendTo sends a command without keys to one of these nodes.
 	Masters(ctx context.Context) ([]string, error)
 	SendTo(ctx context.Context, master string, cmd Command) Reply
 
@@ -72,7 +72,7 @@ func ask(verb string, words ...string) Command {
 
 // A Reply is the answer to a command.
 type Reply struct {
-	// Value is the server's answer: nil for a null, an int64, a string, or a []any of these.
+	// Value is the server's answer: nil (for a null), an int64, a string, or a []any of these.
 	Value any
 	// Err is nil if Value is the answer. Otherwise backend.KindOf(Err) returns its kind.
 	Err error

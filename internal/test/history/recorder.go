@@ -70,9 +70,9 @@ type op struct {
 	fixed bool          // the lease isn't renewed
 	held  int           // how many holds the user had on this side of the lock before the call
 	reads int           // the user's number of Reads
-	asked bool          // whether token is known; if so, 0 means that the hold has none
+	asked bool          // whether token is known; a known token of 0 means no token
 	token uint64
-	given bool // other code acquired the hold; its steps show when
+	given bool // other code acquired the hold; the steps in the store show when
 	gated bool // the call may have waited for other users of its Locker
 	waits bool // the call waits for the lock
 
@@ -93,12 +93,12 @@ type op struct {
 	granter  *step
 	number   *number // number of the hold, if known
 	reentry  reentry
-	doomed   bool          // the hold was handed over, perhaps after it was ended by force
+	doomed   bool          // the hold was handed over, but may have been ended by force before
 	granted  time.Duration // earliest time at which the store may have granted the hold
 	end      time.Duration // earliest time at which the hold may expire
 	prolongs time.Duration // a re-entry extends end to this time
 	until    time.Duration // latest time at which the hold ends in the store
-	ghost    bool          // a hold that no user knows of may have existed during the call
+	ghost    bool          // a hold that no user is aware of may have existed during the call
 	shaken   bool          // requests about the hold may have gone unanswered
 	// murky is set if an unlock may have wrongly reported success, because it sent no release, or
 	// because a release may have been lost.
@@ -107,7 +107,7 @@ type op struct {
 	lent    bool // the shared hold may be a Write
 	lined   bool // the store granted the lock while the call was in line
 	onWrite bool // a ForceUnlock on the reading side that asked the store to free a Write
-	barred  bool // a waiting writer may have blocked this call, or one that it waited behind
+	barred  bool // a waiting writer may have blocked this call, or a call ahead of it
 	forgets bool // after this loss of data, fencing tokens may restart
 }
 

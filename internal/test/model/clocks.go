@@ -33,7 +33,7 @@ type ClocksState struct {
 	now, clock int8
 	stepped    bool
 
-	// the last answered query: when it was sent, and the store's clock in the reply
+	// when the last answered query was sent, and the store's clock in its reply
 	sent, read   int8
 	looked       bool
 	asked        int8 // when the pending query was sent

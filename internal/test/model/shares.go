@@ -11,7 +11,7 @@ import (
 // not here. Time passes as in the Holds model. The fields of Shares limit the exploration.
 type Shares struct {
 	Parties  [2]int // the number of each client's goroutines
-	Writers  [2]int // how many of these can also write, and read during their writes
+	Writers  [2]int // how many of these can also write, and can read while they write
 	Numbers  [2]int // the number of each client's owner strings
 	Pair     bool   // client A's first two goroutines have one owner; the second only reads
 	Rival    bool   // client B is ideal: its requests take no time
@@ -27,7 +27,7 @@ type Shares struct {
 	Plain     bool
 	Forces    uint8 // how many times a client sends ForceUnlock
 	Crashes   uint8
-	HandOvers uint8 // how many times a write is handed over
+	HandOvers uint8 // the maximum number of hand-overs of a write
 	Lends     bool  // a write can also be handed over to readers
 	Punctual  bool  // no request is carried out later than one lease after it was sent
 	Answered  bool  // no call gives up waiting for the answer to an acquisition or release
@@ -75,7 +75,7 @@ func (x *claim) valid() bool { return x.use == live && x.lost == 0 && x.left > 0
 // A party is a goroutine, with its holds and its current call.
 type party struct {
 	writing, reading uint8 // owner strings
-	at, side, number uint8 // its call's state (idle if there is no call), side and owner string
+	at, side, number uint8 // state (idle without a call), side and owner string of its call
 	under            bool  // the call reads while its owner writes
 	torn             uint8 // 1 if its read was lost; 2 if the party knows that
 }

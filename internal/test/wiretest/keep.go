@@ -9,8 +9,8 @@ import (
 )
 
 // Keep tests releases with Keep set: their commands, and the keys that they leave behind. A user
-// with the permissions for a plain lock can keep the lock taken. Look needs HKEYS in addition, in
-// order to report that the lock is kept. Without HKEYS, only Look fails.
+// with the permissions for a plain lock can keep the lock taken. Look also needs HKEYS, to report
+// that the lock is kept. Without HKEYS, only Look fails.
 func Keep(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	const channel, keep = "redisson_lock__channel:{n}", time.Minute

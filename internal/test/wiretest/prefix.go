@@ -8,8 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Prefix tests clients with a prefix. Their lock "n" is the same as the lock prefix + "n" of
-// clients without a prefix. No other key is touched.
+// Prefix tests clients with a prefix. For them, "n" must name the lock that other clients call
+// prefix + "n", and no other key may be touched.
 func Prefix(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	client := connect(t, server.Addr)
