@@ -160,8 +160,8 @@ func (cl *claim) passOn(s *state) bool {
 // lent is the alarm task of a write lock that is lent to readers.
 type lent struct{ *claim }
 
-// ring downgrades the write lock if readers of this client still share it. Other clients can then
-// also read.
+// ring downgrades the write lock if readers of this client still share it. Readers of other clients
+// can then acquire the lock, too.
 func (l lent) ring(s *state, _ instant) { s.background(func(c *Client) { l.claim.downgrade(c) }) }
 
 // downgrade turns a lent write lock into a read lock. It asks the store for a read lock under the

@@ -263,7 +263,8 @@ func (p *part) waits() bool {
 	return !end && !p.hopeless() && (!p.o.bounded || p.o.wait > 0)
 }
 
-// weight ranks the part's error by its importance for the whole call. It is 0 if there is no error.
+// weight returns how important the part's error is for the whole call. It returns 0 if there is no
+// error.
 func (p *part) weight() int {
 	switch {
 	case p.err == nil:

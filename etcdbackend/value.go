@@ -44,9 +44,9 @@ type record struct {
 	said  int64 // the revision at which limit was stated; 0 if it was stated at rev
 
 	// These fields are set if the owner lost its place in line, came back, and was put at the
-	// front. The field front is its number, from 1, among the owners that came back together. If
-	// the first in line held the lock by its place at that time, it stays first, and behind is the
-	// position of its place.
+	// front. The field front numbers the owners that came back together, from 1. If the first in
+	// line held the lock by its place at that time, the owners that came back were put behind it.
+	// In that case, the field behind is the position of the holder's place.
 	front  int
 	behind position
 

@@ -231,8 +231,8 @@ type Grant struct {
 	Lease       time.Duration
 }
 
-// ParseGranted parses a message on a client's grant channel. It returns false if the message isn't
-// ours, since any program may publish there.
+// ParseGranted parses a message on a client's grant channel. Any program can publish on that
+// channel, so ParseGranted returns false if the message has another format.
 func ParseGranted(message string) (Grant, bool) {
 	words := strings.SplitN(message, " ", 4)
 	if len(words) < 4 {

@@ -35,7 +35,7 @@ type rare struct {
 	// grant is the lease that the claim had when the store gave it to the first in line. It is 0
 	// after the first renewal.
 	grant  time.Duration
-	wanted Instant // until when the call that was first in line wants the claim
+	wanted Instant // the end of the lease that the call that was first in line asked for
 }
 
 // manyRenewals is the count at which a Promise stops counting renewals.
@@ -63,8 +63,8 @@ func (p *Promise) Lease() time.Duration { return p.lease }
 // Renewed reports whether the claim is renewed until it is released.
 func (p *Promise) Renewed() bool { return p.renewed }
 
-// Horizon returns the time until which the store keeps the claim, provided that nothing more is
-// sent and that all requests so far are carried out at once.
+// Horizon returns the time at which the store drops the claim if nothing more is sent and all
+// requests so far are carried out at once.
 func (p *Promise) Horizon() Instant { return p.horizon }
 
 // Sent records that a request is sent at the given time. The parameter stored is how long the store
@@ -174,8 +174,8 @@ func (p *Promise) outlasts(d time.Duration) {
 	}
 }
 
-// StepSent records that a re-entry or a partial release is sent. asked is the lease that it asks
-// for. Only one such step is under way at a time, except for reads.
+// StepSent is like Sent, for a re-entry or a partial release. asked is the lease that the step asks
+// for. Except for reads, only one such step is under way at a time.
 func (p *Promise) StepSent(now Instant, asked, stored time.Duration) {
 	p.Sent(now, stored)
 	p.outlasts(asked)
@@ -224,9 +224,9 @@ func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked ti
 }
 
 // Given records that the store gave the claim to the first in line, with the given lease. The
-// parameter since is when the lease began, and wanted is the time until which the call that was
-// first in line wants the claim. If that call has a fixed lease, the first renewal asks for the
-// time left until wanted.
+// parameter since is when that lease began. The parameter wanted is the end of the lease that the
+// call that was first in line asked for. If the call asked for a fixed lease, the first renewal
+// asks for the time left until wanted.
 func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.Sent(since, lease)
 	p.deadline.Store(int64(min(since+Promised(lease), wanted)))
@@ -339,10 +339,10 @@ func (p *Promise) Confirmed(began Instant) Instant {
 	return max(p.Until()-Promised(p.Effective()), began)
 }
 
-// Next returns the time of the next renewal. This is about lease/part after the given instant,
-// where lease is the shorter of the effective lease and the parameter most. The time is rounded
-// down to a multiple of a sixteenth of that lease, so that the renewals of claims with the same
-// lease can be sent in batches. It is never later than the deadline.
+// Next returns the time of the next renewal. It is about lease/part after the given instant, where
+// lease is the effective lease, but at most the parameter most. The time is rounded down to a
+// multiple of lease/16, so that the renewals of claims with the same lease can be sent in batches.
+// The result is never later than the deadline.
 func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	lease := min(p.Effective(), most)
 	at := after + lease/part

@@ -181,9 +181,9 @@ func (p *Party) Release(ctx context.Context, h *dlock.Hold) {
 	p.unlocked(o, h.Release(tagged(ctx, o)))
 }
 
-// Given calls f, and records that the user holds the lock during that call. Other code acquires the
-// hold before the call of Given, and releases it afterwards. The context of the hold, passed as in,
-// ends when the hold can no longer be relied on.
+// Given calls f, and records that the user holds the lock during that call. Other code must have
+// acquired the hold, and must release it after Given returns. The parameter in is the context of
+// the hold. It ends when the hold can no longer be relied on.
 func (p *Party) Given(in context.Context, f func()) {
 	o := op{kind: acquire, text: "given", lease: p.Lease, given: true, asked: true}
 	o.token, _ = dlock.Token(in)

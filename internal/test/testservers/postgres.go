@@ -99,7 +99,7 @@ func initPostgres(t TB, folder, data string) {
 	t.Helper()
 	args := []string{
 		"-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync",
-		"--wal-segsize=1", // in MB: otherwise half of the folder is an empty log
+		"--wal-segsize=1", // in MB; with the default, half of the folder would be an empty log
 	}
 	kept := keptPostgres(t, folder, args)
 	if kept != "" && exec.Command("cp", "-a", kept, data).Run() == nil {
@@ -123,8 +123,9 @@ func initPostgres(t TB, folder, data string) {
 	}
 }
 
-// keptPostgres returns the folder that caches the result of initdb for this program, its user and
-// args. It returns "" if the result can't be cached.
+// keptPostgres returns the folder that caches the result of initdb. The folder depends on the
+// PostgreSQL program, on its user and on args. keptPostgres returns "" if the result can't be
+// cached.
 func keptPostgres(t TB, folder string, args []string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
