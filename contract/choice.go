@@ -12,8 +12,8 @@ type Case struct {
 	Part string // "steps", "model", "locker", "locker without hand-over" or "histories"
 	Name string // for example "acquire/held" or "a dead holder"; empty for "model"
 
-	// As is the kind of lock for which a case about plain locks is repeated. It is Exclusive if the
-	// case isn't such a repetition.
+	// The suite repeats cases about plain locks for other kinds of lock. In such a repetition, As
+	// is the other kind. Otherwise it is Exclusive.
 	As backend.Kind
 
 	Tags Tags

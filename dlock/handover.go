@@ -14,9 +14,9 @@ import (
 // that the clients of other processes get their turn. If the store has lost the claim, and the
 // client doesn't know it, the limit also ensures that the lock isn't handed over for long.
 
-// handoverEnd returns the time until which a claim may be handed over. Strangers are waiting
-// clients that don't hand locks over. While strangers wait, this client doesn't hand over either,
-// since otherwise its calls would get many turns for each turn of a stranger. There is one
+// handoverEnd returns the end of the period in which a claim may be handed over. Strangers are
+// waiting clients that don't hand locks over. While strangers wait, this client doesn't hand over
+// either. Otherwise its calls would get many turns for each turn of a stranger. There is one
 // exception: if several strangers wait, and all waiting clients are strangers, the claim may be
 // handed over once.
 func (cl *claim) handoverEnd(s *state) instant {

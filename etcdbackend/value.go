@@ -50,9 +50,9 @@ type record struct {
 	front  int
 	behind position
 
-	// These fields are for a note. waited is the duration of its owner's wait when the note was
-	// last written, and first is the duration when the note was created. since is the time at which
-	// the wait began. Only the owner's session sets it.
+	// These fields are for a note. waited is how long its owner had waited when the note was last
+	// written, and first is how long it had waited when the note was created. since is the time at
+	// which the wait began. Only the owner's session sets since.
 	waited, first time.Duration
 	since         time.Time
 }

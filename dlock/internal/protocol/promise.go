@@ -262,9 +262,10 @@ func (p *Promise) Left(now Instant) time.Duration {
 	return max(p.rare.kept-now, 0)
 }
 
-// Becomes turns the promise of a write into that of a read, for a downgrade. The parameter other is
-// the promise of the read, which the store has granted until the given instant. The write must
-// still be released. For that release, Becomes copies the write's promise to the parameter rest.
+// Becomes turns the promise of a write lock into the promise of a read lock, for a downgrade. The
+// parameter other is the promise of the read lock, and until is the time at which it ends. The
+// write lock must still be released. For that release, Becomes copies its promise to the parameter
+// rest.
 func (p *Promise) Becomes(other, rest *Promise, until Instant) {
 	rest.lease, rest.horizon, rest.counts = p.lease, p.horizon, p.counts
 	p.horizon, p.counts = other.horizon, other.counts
@@ -281,7 +282,7 @@ func (p *Promise) Passes(now Instant) bool {
 // GoesOn reports whether the claim should last longer than its current promise.
 func (p *Promise) GoesOn() bool { return p.renewed || p.goal() > p.Until() }
 
-// goal returns the time until which a claim that isn't renewed should last.
+// goal returns the time at which a claim that isn't renewed should end.
 func (p *Promise) goal() Instant {
 	if p.granted() > 0 {
 		return p.rare.wanted
