@@ -11,8 +11,8 @@ import (
 // A client can hand a lock over from one of its calls to the next without asking the store. It does
 // so if another of its calls waits for the lock when the last release of a hold begins. The claim
 // in the store stays, and gets a new holder. A claim can be handed over only for a limited time, so
-// that the clients of other processes get their turn. If the store has lost the claim, and the
-// client doesn't know it, the limit also ensures that the lock isn't handed over for long.
+// that the clients of other processes get their turn. The limit also matters if the store has lost
+// the claim and the client hasn't noticed: the client can't hand the lock over for long.
 
 // handoverEnd returns the end of the period in which a claim may be handed over. Strangers are
 // waiting clients that don't hand locks over. While strangers wait, this client doesn't hand over

@@ -148,8 +148,8 @@ func (s *session) dropNote(id holdID) {
 	s.holds.doubt(id)
 }
 
-// barred reports whether notes keep a reader out, and for how long at most. The time is negative if
-// it isn't known.
+// barred reports whether notes keep a reader out. If they do, remaining is the longest time for
+// which they might, or negative if that time isn't known.
 func (s *session) barred(
 	ctx context.Context, w wait, notes []record,
 ) (remaining time.Duration, out bool) {

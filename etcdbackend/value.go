@@ -40,7 +40,7 @@ type record struct {
 	created int64 // the revision at which it was created
 	lease   int64 // the key's lease; 0 if it has none, so that the hold never ends
 
-	limit int   // for permits: the semaphore's limit, as their owner stated it or found it
+	limit int   // for permits: the semaphore's limit that their owner stated, or else found
 	said  int64 // the revision at which limit was stated; 0 if it was stated at rev
 
 	// These fields are set if the owner lost its place in line, came back, and was put at the
@@ -98,8 +98,9 @@ func encode(as role, r record) []byte {
 	return b
 }
 
-// decode reads a key. kv is nil if the key doesn't exist. decode rejects a value with another role
-// or an unknown field, since the key may belong to another kind of lock.
+// decode returns the record that a key contains. kv is nil if the key doesn't exist. decode rejects
+// a value with another role or an unknown field, because such a key may belong to another kind of
+// lock.
 func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	if kv == nil {
 		return record{}, nil

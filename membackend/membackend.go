@@ -160,8 +160,8 @@ func (b *Backend) sweep() {
 	now := time.Now()
 	var next time.Time
 	seen := 0
-	// The loop may miss locks that are added or changed while mu is unlocked, but the steps that
-	// add or change them set b.due.
+	// The loop may miss locks that are added or changed while mu is unlocked. The steps that add or
+	// change them set b.due, so that the next sweep comes in time for these locks.
 	for name, o := range b.objects {
 		pruned := o.prune(now)
 		first, granted := o.settle(now)

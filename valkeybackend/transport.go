@@ -151,8 +151,8 @@ func (t *transport) send(ctx context.Context, cmds ...valkey.Completed) []answer
 //
 // If another caller is already dialing, valkey-go waits for that attempt, and returns its error.
 // The attempt may fail just because the other caller's context has ended. Then nothing was sent,
-// and sendNow tries again. It tries only a few times, since the dialer may use a context of its own
-// that has ended.
+// and sendNow tries again. It tries only a few times, because every attempt would fail in this way
+// if the dialer used a context of its own that has ended.
 func (t *transport) sendNow(ctx context.Context, cmds []valkey.Completed) (answers []answer) {
 	for range dials {
 		known := t.noDial.Load()

@@ -75,7 +75,7 @@ func (p *Promise) Sent(now Instant, stored time.Duration) { p.horizon = max(p.ho
 // time at which the request was sent.
 func (p *Promise) Granted(sent Instant, lease time.Duration) {
 	if p.doubt > 0 {
-		lease = min(lease, p.doubt) // a late request may still shorten the lease to p.doubt
+		lease = min(lease, p.doubt) // a late request might still shorten the lease to p.doubt
 	}
 	if until := sent + Promised(lease); until > p.Until() {
 		p.deadline.Store(int64(until))
