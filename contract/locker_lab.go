@@ -387,7 +387,7 @@ type presence struct {
 	visits int
 }
 
-// enter and leave are called by each holder of the lock.
+// enter records that a holder of the lock has begun its work. leave records that it has finished.
 func (p *presence) enter(who string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

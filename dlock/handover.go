@@ -205,7 +205,7 @@ func (cl *claim) mayDowngrade(c *Client, read *claim) (sent instant, ok bool) {
 	return sent, true
 }
 
-// downgraded processes the answer to a downgrade's request for a read lock. If done is true, no
+// downgraded processes the answer to the request for a read lock in a downgrade. If done is true, no
 // further request is needed. If the store granted the read lock, downgraded returns a claim for the
 // write lock, which the caller must release.
 func (cl *claim) downgraded(

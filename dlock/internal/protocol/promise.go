@@ -191,9 +191,9 @@ func (p *Promise) StepOver() {
 	}
 }
 
-// StepGranted records that the store granted a re-entry or a partial release. sent is when its
-// request was sent, and asked is the lease that it asked for. lease is the claim's lease from now
-// on, which renewals ask for.
+// StepGranted records that the store granted a re-entry or a partial release. The parameter sent is
+// when the request was sent, and asked is the lease that it asked for. The parameter lease becomes
+// the claim's lease, which renewals ask for.
 func (p *Promise) StepGranted(sent Instant, lease, asked time.Duration) {
 	p.lease = lease
 	p.Granted(sent, asked)
