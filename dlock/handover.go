@@ -205,7 +205,7 @@ func (cl *claim) mayDowngrade(c *Client, read *claim) (sent instant, ok bool) {
 	return sent, true
 }
 
-// downgraded processes the answer to the request for a read lock in a downgrade. If done is true, no
+// downgraded processes the store's answer to the request for a read lock. If done is true, no
 // further request is needed. If the store granted the read lock, downgraded returns a claim for the
 // write lock, which the caller must release.
 func (cl *claim) downgraded(
@@ -307,10 +307,10 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 	return nil, errAgain
 }
 
-// postpone delays the next request of the first call in the queue until the last release of a
-// claim, which is about to be sent, is answered. The delay is at most a third of the lease. Without
-// it, that call would be ahead of other clients, which wait for a notification from the store.
-// postpone returns the queue.
+// postpone is called just before the last release of a claim is sent. It delays the next request of
+// the first call in the queue until that release is answered, but at most for a third of the lease.
+// Without the delay, that call would be ahead of other clients, which wait for a notification from
+// the store. postpone returns the queue.
 func (cl *claim) postpone(s *state) *queue {
 	q := cl.queue(s)
 	if q == nil {

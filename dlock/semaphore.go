@@ -35,11 +35,11 @@ type Semaphore struct {
 	permits int
 }
 
-// Semaphore returns a semaphore with the given name and number of permits. A number of 0 means the
-// number that the store has recorded. It is for a semaphore that a Java program has set up. In
-// memory and on etcd, the recorded number is forgotten when no permits are taken. On Redis and
-// Valkey, it is kept. Semaphore panics if permits is negative. If the store has no semaphores,
-// every error wraps [errors.ErrUnsupported].
+// Semaphore returns a semaphore with the given name and number of permits. If permits is 0, the
+// semaphore has the number of permits that the store has recorded. Use that for a semaphore that a
+// Java program has set up. In memory and on etcd, the recorded number is forgotten when no permits
+// are taken. On Redis and Valkey, it is kept. Semaphore panics if permits is negative. If the store
+// doesn't support semaphores, every error wraps [errors.ErrUnsupported].
 func (c *Client) Semaphore(name string, permits int) *Semaphore {
 	if permits < 0 {
 		panic(fmt.Sprintf("dlock: a Semaphore with %d permits", permits))

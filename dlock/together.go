@@ -126,8 +126,8 @@ func (t *together) agree() {
 	}
 }
 
-// watchVariables makes the clients notice when a Locker of a MultiLocker is dropped: see
-// watchVariable.
+// watchVariables calls watchVariable for the locks that are held by the plain calls of their
+// Lockers.
 func (t *together) watchVariables() {
 	for _, p := range t.parts {
 		if p.who.party == party(p.locker.plain) {

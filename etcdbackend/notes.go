@@ -182,8 +182,8 @@ type wait struct {
 	rev   int64 // the revision at which the reader was first kept out; 0 if not known
 }
 
-// find returns the wait of a reader that has waited for the given time. It returns the remembered
-// wait if that began at about the same time, and a new one otherwise.
+// find returns the wait of a reader that has waited for the given time. If ws contains a wait of
+// that reader that began at about the same time, find returns it. Otherwise it returns a new one.
 func (ws *waits) find(id holdID, waited time.Duration) wait {
 	began := time.Now().Add(-waited)
 	ws.mu.Lock()

@@ -66,8 +66,8 @@ type wrapper struct {
 	atLeast time.Duration
 	log     cron.Logger
 
-	// last is the Unix time, in nanoseconds, until which the last finished run in this process
-	// keeps its lock.
+	// last is the Unix time, in nanoseconds, at which the lock of the last finished run in this
+	// process becomes free.
 	last atomic.Int64
 }
 

@@ -88,8 +88,8 @@ const (
 	placesPrefix   = "distsync_fair_places:"
 )
 
-// fairKeys returns the keys of a fair lock, and then the lock's channel. That channel's name is
-// also a prefix of the channels for Redisson's owners. See turnChannel.
+// fairKeys returns the keys of a fair lock, followed by the name of its channel. The channels for
+// Redisson's owners have names with that prefix. See turnChannel.
 func fairKeys(name string) []string {
 	return []string{name, tagged("redisson_lock_queue:", name, ""),
 		tagged(timeoutsPrefix, name, ""),

@@ -54,7 +54,7 @@ func (p *Promise) EndRenewal(now Instant) {
 	p.lease = p.Remaining(now)
 }
 
-// Until returns the time until which the claim can be relied on.
+// Until returns the time after which the claim can no longer be relied on.
 func (p *Promise) Until() Instant { return Instant(p.deadline.Load()) }
 
 // Lease returns the lease that the next renewal asks for, provided that the claim is renewed.
@@ -355,10 +355,10 @@ func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 const answerPatience = time.Minute
 
 // TakenBack reports whether an unwanted claim is gone from the store, after a release. The
-// parameter sent is when the release was sent, and answered says whether it was answered. The claim
+// parameter sent is when the release was sent, and answered is true if it was answered. The claim
 // is gone if the release was answered and no request under way can bring it back. It also counts as
-// gone if the release was sent long after the end of the lease, since the end of the lease frees
-// the lock even if the store never answers.
+// gone if the release was sent long after the end of the lease, because by then the lease has freed
+// the lock even if the store never answered.
 func (p *Promise) TakenBack(sent Instant, answered bool) bool {
 	return answered && (sent >= p.horizon || !p.counts) ||
 		sent >= p.horizon+max(p.lease, answerPatience)
