@@ -141,8 +141,8 @@ func (h *hold) lend(s *state) {
 	}
 }
 
-// passOn passes on a lent write lock when its last reader has left. If the next call in the queue
-// wants to write, passOn hands the write lock to that call and returns true.
+// passOn is called when the last reader of a lent write lock has left. If the next call in the
+// queue wants to write, passOn hands the write lock to that call and returns true.
 func (cl *claim) passOn(s *state) bool {
 	if cl.kind.Shared() {
 		return false
@@ -294,7 +294,7 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 			h.claim.Forgo(c.now()) // no call has accepted it yet
 			h.offered = true       // until it is released
 		}
-		s.background(func(c *Client) { h.release(context.Background(), c) }) // it can take long
+		s.background(func(c *Client) { h.release(context.Background(), c) }) // this can take long
 		return nil, a.giveUp(over)
 	case v != nil && h.count == 0 && a.kind.Shared():
 		return h, nil // another reader of the Locker released h instead of its own hold

@@ -32,7 +32,7 @@ type part struct {
 	locker  *Locker
 	who     caller
 	o       acquireOptions
-	atLeast time.Duration // minimum time to stay taken: see AtLeast
+	atLeast time.Duration // how long the lock stays taken at least
 	within  *hold         // the party's earlier hold, or nil
 	refused bool          // the store's last answer was a refusal
 	h       *hold         // the call's hold, or nil

@@ -17,8 +17,8 @@ import (
 // lock. After the writer has given up, a late request fails, since the note's lease no longer
 // exists.
 //
-// Deciding whether a writer or a reader came first doesn't involve comparing the clocks of two
-// machines. Readers and writers state how long they have waited, and the server says how long ago
+// A reader's session decides whether a writer or the reader came first, but it doesn't compare the
+// clocks of two machines. Readers and writers state how long they have waited, and the server says how long ago
 // the note was written, to within a second. If that isn't precise enough to tell the order, the
 // revisions decide: if the reader's session remembers the revision at which the reader was first
 // kept out, the reader needn't wait for a note that was created after that revision. Otherwise the
@@ -82,9 +82,9 @@ func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 }
 
 // noteLease returns an owner's note as this session last wrote it, and a lease with which to write
-// it again. The note is the zero record if the session remembers none. A note keeps its lease if
-// that lease is ttl seconds long. If the lease began more than spareTime ago, noteLease sends a
-// renewal without waiting for it.
+// it again. The note is the zero record if the session remembers none. The lease is the note's own
+// if that is ttl seconds long, and another one otherwise. If the lease began more than spareTime
+// ago, noteLease sends a renewal without waiting for the answer.
 func (s *session) noteLease(
 	ctx context.Context, id holdID, ttl int64,
 ) (note record, l lease, err error) {

@@ -262,13 +262,13 @@ const drift = 100
 
 // since converts a time in a message from the server's clock to ours. The time can be before or
 // after the observation. The parameter heard is when the client got the message. Unless the
-// server's clock was set forward, the result is never later than the actual moment. since returns
-// false if there is no observation, or if the server's clock must have been set forward, because it
-// couldn't otherwise have reached the time in the message before the client got the message.
+// server's clock was set forward, the result is never later than the actual moment. The bool is
+// false if there is no observation, or if the server's clock must have been set forward: otherwise
+// it couldn't have reached the time in the message before the client got the message.
 //
 // If the server's clock was set back after the observation, the result is too early. If it was set
-// forward by less than the delays of the observation and the message together, since doesn't notice
-// it. The result can then be too late, but by no more than the delay of the message.
+// forward by less than the delays of the observation and the message together, this isn't noticed.
+// The result can then be too late, but by no more than the delay of the message.
 func (o observation) since(at, heard time.Time) (time.Time, bool) {
 	passed, most := at.Sub(o.at), heard.Sub(o.sent)
 	if o.at.IsZero() || passed > most+most/drift+time.Millisecond {

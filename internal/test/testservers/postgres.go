@@ -237,8 +237,8 @@ func PgBouncer(t TB, server *Server, lines ...string) *Server {
 	})
 }
 
-// startIn starts a program whose data folder already exists. The program runs as a user other than
-// root, since it refuses to run as root.
+// startIn starts a program whose data folder already exists. The program refuses to run as root. So
+// if the test runs as root, the program runs as another user.
 func startIn(t TB, path string, spec Spec) *Server {
 	t.Helper()
 	s := &Server{t: t, spec: spec, path: path, as: unprivileged(t)}
@@ -247,7 +247,8 @@ func startIn(t TB, path string, spec Spec) *Server {
 }
 
 // postgresReady logs in, and returns nil if the server accepts the login. It uses no client
-// library, since other modules import this package for their tests.
+// library, because other modules import this package for their tests and would then need that
+// library.
 func postgresReady(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
