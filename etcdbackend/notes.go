@@ -17,12 +17,12 @@ import (
 // lock. After the writer has given up, a late request fails, since the note's lease no longer
 // exists.
 //
-// A reader's session decides whether a writer or the reader came first, but it doesn't compare the
-// clocks of two machines. Readers and writers state how long they have waited, and the server says how long ago
-// the note was written, to within a second. If that isn't precise enough to tell the order, the
-// revisions decide: if the reader's session remembers the revision at which the reader was first
-// kept out, the reader needn't wait for a note that was created after that revision. Otherwise the
-// reader waits.
+// A reader's session decides whether a writer or the reader came first. It doesn't compare the
+// clocks of two machines. Readers and writers state how long they have waited, and the server says
+// how long ago the note was written, to within a second. If that isn't precise enough to tell the
+// order, the revisions decide: if the reader's session remembers the revision at which the reader
+// was first kept out, the reader needn't wait for a note that was created after that revision.
+// Otherwise the reader waits.
 
 // leaveNote leaves or renews the note of a waiting writer, if the hold that keeps the writer out
 // hasn't changed. Otherwise it returns the scene that it found.
