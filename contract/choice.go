@@ -68,7 +68,7 @@ const (
 	notInLine
 	differs       // cases in which a store can treat each kind of lock differently
 	readersDiffer // cases in which a store can treat readers differently
-	seenInLine    // Fair locks have a separate case instead
+	seenInLine    // cases that don't run for Fair locks, which have a separate case
 	ofClient      // cases that test dlock alone, with the same result on every store
 )
 

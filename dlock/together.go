@@ -32,7 +32,7 @@ type part struct {
 	locker  *Locker
 	who     caller
 	o       acquireOptions
-	atLeast time.Duration // how long the lock stays taken at least
+	atLeast time.Duration // the minimum time for which the lock stays taken
 	within  *hold         // the party's earlier hold, or nil
 	refused bool          // the store's last answer was a refusal
 	h       *hold         // the call's hold, or nil
