@@ -12,8 +12,8 @@ type Case struct {
 	Part string // "steps", "model", "locker", "locker without hand-over" or "histories"
 	Name string // for example "acquire/held" or "a dead holder"; empty for "model"
 
-	// As is the kind of lock for which a case about plain locks is repeated. It is Exclusive if the
-	// case isn't such a repetition.
+	// The suite repeats cases about plain locks for other kinds of lock. In such a repetition, As
+	// is the other kind. Otherwise it is Exclusive.
 	As backend.Kind
 
 	Tags Tags
@@ -68,7 +68,7 @@ const (
 	notInLine
 	differs       // cases in which a store can treat each kind of lock differently
 	readersDiffer // cases in which a store can treat readers differently
-	seenInLine    // Fair locks have a separate case instead
+	seenInLine    // cases that don't run for Fair locks, which have a separate case
 	ofClient      // cases that test dlock alone, with the same result on every store
 )
 

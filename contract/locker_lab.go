@@ -252,7 +252,7 @@ func (l *lab) look(name, owner string) backend.LookResult {
 	if owner == "" || !l.store.OwnersApart {
 		return res
 	}
-	// with OwnersApart, only the owner's own session knows about its hold
+	// with OwnersApart, only the owner's own session can see the hold
 	for _, f := range l.clients {
 		if own, err := f.opened.Look(l.ctx, req); err == nil && own.Count > 0 {
 			return own
@@ -387,7 +387,7 @@ type presence struct {
 	visits int
 }
 
-// enter and leave are called by each holder of the lock.
+// enter records that a holder of the lock has begun its work. leave records that it has finished.
 func (p *presence) enter(who string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

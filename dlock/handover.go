@@ -11,12 +11,12 @@ import (
 // A client can hand a lock over from one of its calls to the next without asking the store. It does
 // so if another of its calls waits for the lock when the last release of a hold begins. The claim
 // in the store stays, and gets a new holder. A claim can be handed over only for a limited time, so
-// that the clients of other processes get their turn. If the store has lost the claim, and the
-// client doesn't know it, the limit also ensures that the lock isn't handed over for long.
+// that the clients of other processes get their turn. The limit also matters if the store has lost
+// the claim and the client hasn't noticed: the client can't hand the lock over for long.
 
-// handoverEnd returns the time until which a claim may be handed over. Strangers are waiting
-// clients that don't hand locks over. While strangers wait, this client doesn't hand over either,
-// since otherwise its calls would get many turns for each turn of a stranger. There is one
+// handoverEnd returns the end of the period in which a claim may be handed over. Strangers are
+// waiting clients that don't hand locks over. While strangers wait, this client doesn't hand over
+// either. Otherwise its calls would get many turns for each turn of a stranger. There is one
 // exception: if several strangers wait, and all waiting clients are strangers, the claim may be
 // handed over once.
 func (cl *claim) handoverEnd(s *state) instant {
@@ -141,8 +141,8 @@ func (h *hold) lend(s *state) {
 	}
 }
 
-// passOn passes on a lent write lock when its last reader has left. If the next call in the queue
-// wants to write, passOn hands the write lock to that call and returns true.
+// passOn is called when the last reader of a lent write lock has left. If the next call in the
+// queue wants to write, passOn hands the write lock to that call and returns true.
 func (cl *claim) passOn(s *state) bool {
 	if cl.kind.Shared() {
 		return false
@@ -160,8 +160,8 @@ func (cl *claim) passOn(s *state) bool {
 // lent is the alarm task of a write lock that is lent to readers.
 type lent struct{ *claim }
 
-// ring downgrades the write lock if readers of this client still share it. Other clients can then
-// also read.
+// ring downgrades the write lock if readers of this client still share it. Readers of other clients
+// can then acquire the lock, too.
 func (l lent) ring(s *state, _ instant) { s.background(func(c *Client) { l.claim.downgrade(c) }) }
 
 // downgrade turns a lent write lock into a read lock. It asks the store for a read lock under the
@@ -205,7 +205,7 @@ func (cl *claim) mayDowngrade(c *Client, read *claim) (sent instant, ok bool) {
 	return sent, true
 }
 
-// downgraded processes the answer to a downgrade's request for a read lock. If done is true, no
+// downgraded processes the store's answer to the request for a read lock. If done is true, no
 // further request is needed. If the store granted the read lock, downgraded returns a claim for the
 // write lock, which the caller must release.
 func (cl *claim) downgraded(
@@ -294,7 +294,7 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 			h.claim.Forgo(c.now()) // no call has accepted it yet
 			h.offered = true       // until it is released
 		}
-		s.background(func(c *Client) { h.release(context.Background(), c) }) // it can take long
+		s.background(func(c *Client) { h.release(context.Background(), c) }) // this can take long
 		return nil, a.giveUp(over)
 	case v != nil && h.count == 0 && a.kind.Shared():
 		return h, nil // another reader of the Locker released h instead of its own hold
@@ -307,10 +307,10 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 	return nil, errAgain
 }
 
-// postpone delays the next request of the first call in the queue until the last release of a
-// claim, which is about to be sent, is answered. The delay is at most a third of the lease. Without
-// it, that call would be ahead of other clients, which wait for a notification from the store.
-// postpone returns the queue.
+// postpone is called just before the last release of a claim is sent. It delays the next request of
+// the first call in the queue until that release is answered, but at most for a third of the lease.
+// Without the delay, that call would be ahead of other clients, which wait for a notification from
+// the store. postpone returns the queue.
 func (cl *claim) postpone(s *state) *queue {
 	q := cl.queue(s)
 	if q == nil {

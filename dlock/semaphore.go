@@ -35,11 +35,11 @@ type Semaphore struct {
 	permits int
 }
 
-// Semaphore returns a semaphore with the given name and number of permits. A number of 0 means the
-// number that the store has recorded. It is for a semaphore that a Java program has set up. In
-// memory and on etcd, the recorded number is forgotten when no permits are taken. On Redis and
-// Valkey, it is kept. Semaphore panics if permits is negative. If the store has no semaphores,
-// every error wraps [errors.ErrUnsupported].
+// Semaphore returns a semaphore with the given name and number of permits. If permits is 0, the
+// semaphore has the number of permits that the store has recorded. Use that for a semaphore that a
+// Java program has set up. In memory and on etcd, the recorded number is forgotten when no permits
+// are taken. On Redis and Valkey, it is kept. Semaphore panics if permits is negative. If the store
+// doesn't support semaphores, every error wraps [errors.ErrUnsupported].
 func (c *Client) Semaphore(name string, permits int) *Semaphore {
 	if permits < 0 {
 		panic(fmt.Sprintf("dlock: a Semaphore with %d permits", permits))
@@ -55,10 +55,10 @@ func (c *Client) Semaphore(name string, permits int) *Semaphore {
 // goroutine holds some might wait forever.
 //
 // With Wait(0) there is a single attempt, which also fails if other calls of the client are
-// waiting. Errors are those of [Locker.LockContext]. [ErrHeld] means that too few permits were
-// left. The call fails at once with [ErrTooMany] if the semaphore has fewer than n permits, and
-// with [ErrNoLimit] if their number is unknown. An n below 1 is an error. If n exceeds the store's
-// own limit, the error is [ErrUnavailable].
+// waiting. Acquire returns the same errors as [Locker.LockContext]. [ErrHeld] means that too few
+// permits were left. The call fails at once with [ErrTooMany] if the semaphore has fewer than n
+// permits, and with [ErrNoLimit] if their number is unknown. An n below 1 is an error. If n exceeds
+// the store's own limit, the error is [ErrUnavailable].
 func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...AcquireOption) (*Hold, error) {
 	l := s.mustBeMade()
 	got, err := s.enter(ctx, n, opts)
@@ -69,8 +69,8 @@ func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...AcquireOption) (
 }
 
 // Do acquires n permits as [Semaphore.Acquire] does, calls fn with the context of the hold (see
-// [Hold.Context]), and releases them, even if fn panics or ends its goroutine. Its errors are those
-// of [Locker.Do].
+// [Hold.Context]), and releases them, even if fn panics or ends its goroutine. Do returns the same
+// errors as [Locker.Do].
 func (s *Semaphore) Do(
 	ctx context.Context, n int, fn func(context.Context) error, opts ...AcquireOption,
 ) error {
@@ -86,9 +86,9 @@ func (s *Semaphore) Do(
 }
 
 // Available asks the store how many permits are free, in one round trip. Permits that are handed
-// over inside a client count as taken. So do those of a dead process until its lease has run out.
-// The result is never negative, even if more are taken than this Semaphore has. Errors are those of
-// [Locker.IsLocked], and [ErrNoLimit].
+// over inside a client count as taken. The permits of a dead process count as taken until its lease
+// has run out. The result is never negative, even if more permits are taken than this Semaphore
+// has. Available returns the same errors as [Locker.IsLocked], or [ErrNoLimit].
 func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	l := s.mustBeMade()
 	res, err := l.lookFor(ctx, backend.LookRequest{Kind: backend.Kind(l.kind), Name: l.name,

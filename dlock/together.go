@@ -32,7 +32,7 @@ type part struct {
 	locker  *Locker
 	who     caller
 	o       acquireOptions
-	atLeast time.Duration // minimum time to stay taken: see AtLeast
+	atLeast time.Duration // the minimum time for which the lock stays taken
 	within  *hold         // the party's earlier hold, or nil
 	refused bool          // the store's last answer was a refusal
 	h       *hold         // the call's hold, or nil
@@ -126,8 +126,8 @@ func (t *together) agree() {
 	}
 }
 
-// watchVariables makes the clients notice when a Locker of a MultiLocker is dropped: see
-// watchVariable.
+// watchVariables calls watchVariable for the locks that are held by the plain calls of their
+// Lockers.
 func (t *together) watchVariables() {
 	for _, p := range t.parts {
 		if p.who.party == party(p.locker.plain) {
@@ -263,7 +263,8 @@ func (p *part) waits() bool {
 	return !end && !p.hopeless() && (!p.o.bounded || p.o.wait > 0)
 }
 
-// weight ranks the part's error by its importance for the whole call. It is 0 if there is no error.
+// weight returns how important the part's error is for the whole call. It returns 0 if there is no
+// error.
 func (p *part) weight() int {
 	switch {
 	case p.err == nil:

@@ -17,12 +17,12 @@ import (
 // lock. After the writer has given up, a late request fails, since the note's lease no longer
 // exists.
 //
-// Deciding whether a writer or a reader came first doesn't involve comparing the clocks of two
-// machines. Readers and writers state how long they have waited, and the server says how long ago
-// the note was written, to within a second. If that isn't precise enough to tell the order, the
-// revisions decide: if the reader's session remembers the revision at which the reader was first
-// kept out, the reader needn't wait for a note that was created after that revision. Otherwise the
-// reader waits.
+// A reader's session decides whether a writer or the reader came first. It doesn't compare the
+// clocks of two machines. Readers and writers state how long they have waited, and the server says
+// how long ago the note was written, to within a second. If that isn't precise enough to tell the
+// order, the revisions decide: if the reader's session remembers the revision at which the reader
+// was first kept out, the reader needn't wait for a note that was created after that revision.
+// Otherwise the reader waits.
 
 // leaveNote leaves or renews the note of a waiting writer, if the hold that keeps the writer out
 // hasn't changed. Otherwise it returns the scene that it found.
@@ -82,9 +82,9 @@ func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 }
 
 // noteLease returns an owner's note as this session last wrote it, and a lease with which to write
-// it again. The note is the zero record if the session remembers none. A note keeps its lease if
-// that lease is ttl seconds long. If the lease began more than spareTime ago, noteLease sends a
-// renewal without waiting for it.
+// it again. The note is the zero record if the session remembers none. The lease is the note's own
+// if that is ttl seconds long, and another one otherwise. If the lease began more than spareTime
+// ago, noteLease sends a renewal without waiting for the answer.
 func (s *session) noteLease(
 	ctx context.Context, id holdID, ttl int64,
 ) (note record, l lease, err error) {
@@ -148,8 +148,8 @@ func (s *session) dropNote(id holdID) {
 	s.holds.doubt(id)
 }
 
-// barred reports whether notes keep a reader out, and for how long at most. The time is negative if
-// it isn't known.
+// barred reports whether notes keep a reader out. If they do, remaining is the longest time for
+// which they might, or negative if that time isn't known.
 func (s *session) barred(
 	ctx context.Context, w wait, notes []record,
 ) (remaining time.Duration, out bool) {
@@ -182,8 +182,8 @@ type wait struct {
 	rev   int64 // the revision at which the reader was first kept out; 0 if not known
 }
 
-// find returns the wait of a reader that has waited for the given time. It returns the remembered
-// wait if that began at about the same time, and a new one otherwise.
+// find returns the wait of a reader that has waited for the given time. If ws contains a wait of
+// that reader that began at about the same time, find returns it. Otherwise it returns a new one.
 func (ws *waits) find(id holdID, waited time.Duration) wait {
 	began := time.Now().Add(-waited)
 	ws.mu.Lock()

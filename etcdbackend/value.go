@@ -40,19 +40,19 @@ type record struct {
 	created int64 // the revision at which it was created
 	lease   int64 // the key's lease; 0 if it has none, so that the hold never ends
 
-	limit int   // for permits: the semaphore's limit, as their owner stated it or found it
+	limit int   // for permits: the semaphore's limit that their owner stated, or else found
 	said  int64 // the revision at which limit was stated; 0 if it was stated at rev
 
 	// These fields are set if the owner lost its place in line, came back, and was put at the
-	// front. The field front is its number, from 1, among the owners that came back together. If
-	// the first in line held the lock by its place at that time, it stays first, and behind is the
-	// position of its place.
+	// front. The field front numbers the owners that came back together, from 1. If the first in
+	// line held the lock by its place at that time, the owners that came back were put behind it.
+	// In that case, the field behind is the position of the holder's place.
 	front  int
 	behind position
 
-	// These fields are for a note. waited is the duration of its owner's wait when the note was
-	// last written, and first is the duration when the note was created. since is the time at which
-	// the wait began. Only the owner's session sets it.
+	// These fields are for a note. waited is how long its owner had waited when the note was last
+	// written, and first is how long it had waited when the note was created. since is the time at
+	// which the wait began. Only the owner's session sets since.
 	waited, first time.Duration
 	since         time.Time
 }
@@ -98,8 +98,9 @@ func encode(as role, r record) []byte {
 	return b
 }
 
-// decode reads a key. kv is nil if the key doesn't exist. decode rejects a value with another role
-// or an unknown field, since the key may belong to another kind of lock.
+// decode returns the record that a key contains. kv is nil if the key doesn't exist. decode rejects
+// a value with another role or an unknown field, because such a key may belong to another kind of
+// lock.
 func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	if kv == nil {
 		return record{}, nil

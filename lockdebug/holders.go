@@ -7,7 +7,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Limits on the requests that find out who holds the locks in the list of waits.
+// Limits on the requests that ask who holds the locks in the list of waits.
 const (
 	mostAsked     = 20 // the number of locks
 	shortPatience = patience / 2

@@ -10,7 +10,7 @@ import (
 
 // latches holds the count-down latches. A latch and a lock may have the same name.
 type latches struct {
-	counts map[string]int64 // none is zero
+	counts map[string]int64 // by name; no count is zero
 	subs   map[string]map[*subscription]struct{}
 }
 

@@ -145,8 +145,8 @@ func (b *Backend) sweepAt(due, now time.Time) {
 // all of them have expired, that takes about 0.3 ms.
 const portion = 1000
 
-// sweep removes expired holds and places. Otherwise, if an owner never came back, its holds and
-// places would stay forever. If a lock becomes free, sweep gives it to the first in line.
+// sweep removes expired holds and places. Without it, the holds and places of an owner that never
+// comes back would stay forever. If a lock becomes free, sweep gives it to the first in line.
 func (b *Backend) sweep() {
 	var n news
 	b.mu.Lock()
@@ -160,8 +160,8 @@ func (b *Backend) sweep() {
 	now := time.Now()
 	var next time.Time
 	seen := 0
-	// The loop may miss locks that are added or changed while mu is unlocked, but the steps that
-	// add or change them set b.due.
+	// The loop may miss locks that are added or changed while mu is unlocked. The steps that add or
+	// change them set b.due, so that the next sweep comes in time for these locks.
 	for name, o := range b.objects {
 		pruned := o.prune(now)
 		first, granted := o.settle(now)

@@ -22,12 +22,12 @@ var ErrNotReplicated = redisson.ErrNotReplicated
 // A replica that acknowledged a lock still has the lock when it is promoted to master. WithReplicas
 // has these limits:
 //
-//   - A failover to a replica that has not acknowledged the lock still loses it. If n is the number
-//     of all replicas, there is no such replica. But then a single replica that is down stops all
-//     locking.
+//   - A failover to a replica that has not acknowledged the lock still loses it. If n equals the
+//     number of replicas, there is no such replica. But then a single replica that is down stops
+//     all locking.
 //   - A replica acknowledges writes that are only in its memory. It may lose them in a restart.
-//   - Renewals and releases don't wait. If a new master doesn't know the last renewal, the lease
-//     expires earlier there, and a second owner may get the lock. If a new master doesn't know a
+//   - Renewals and releases don't wait. If a new master hasn't received the last renewal, the lease
+//     expires earlier there, and a second owner may get the lock. If a new master hasn't received a
 //     release, the lock stays held until its lease expires.
 //   - If too few replicas acknowledge an acquisition, the master still has it. Others find the lock
 //     held until the client has released it.
@@ -39,9 +39,9 @@ var ErrNotReplicated = redisson.ErrNotReplicated
 //
 // The timeout is a whole number of milliseconds, and less than the client's ReadTimeout (5 s by
 // default), which also covers the answer to the script. It should be much shorter than the lease,
-// which already runs while the acquisition waits. An attempt that finds the lock held may also take
-// that long while replicas lag. In a cluster, an attempt fails if the slot of its key has just
-// moved, and the next attempt asks the right server.
+// which already runs while the acquisition waits. While replicas lag, even an attempt that finds
+// the lock held may last until the timeout. In a cluster, an attempt fails if the slot of its key
+// has just moved, and the next attempt asks the right server.
 //
 // The Redis user of the client needs permission for the command WAIT. WithReplicas panics if n < 1
 // or the timeout is invalid. [New] panics if the timeout is not below the client's ReadTimeout.

@@ -41,10 +41,10 @@ func clientError(err error) backend.ErrorKind {
 	}
 }
 
-// dialError returns err if it is an error of valkey-go's dialer, or else nil. A wrapped dial error
-// doesn't come from that dialer. For example, it occurs if an open connection needs new
-// credentials, and their source can't be reached. valkey-go then closes the connection, and even
-// commands that were already sent on it fail with this error.
+// dialError returns err if it is an error of valkey-go's dialer, or else nil. A dial error that is
+// wrapped in another error doesn't come from that dialer. For example, an open connection may need
+// new credentials whose source can't be reached. valkey-go then closes the connection, and even
+// commands that were already sent on it fail with such a wrapped error.
 func dialError(err error) *net.OpError {
 	if op, ok := err.(*net.OpError); ok && op.Op == "dial" {
 		return op

@@ -22,18 +22,17 @@ type transport struct {
 	slots  *slots // nil without a cluster
 	// noDial is the dialer's last error.
 	noDial atomic.Pointer[net.OpError]
-	// stale is set if a later command failed with the very same dial error: see Reach.
+	// stale is set if a later command failed with the very same dial error. Reach uses it.
 	stale atomic.Bool
-	// unanswered is set if a command got no answer: see Reach.
+	// unanswered is set if a command got no answer. Reach uses it.
 	unanswered atomic.Bool
 	// sender lets steps share round trips. If it is nil, each step has its own.
 	sender *gather.Sender[valkey.Completed, answer]
 }
 
-// command builds an arbitrary command. valkey-go sends such a command once, to the master of its
-// key. If the master answers that the key has moved, the client sends the command to the new
-// master. A command that isn't built with Arbitrary is different: if it only reads, the client may
-// repeat it, or send it to a replica.
+// command builds a command with Arbitrary. valkey-go sends such a command once, to the master of
+// its key. If the master answers that the key has moved, valkey-go sends the command to the new
+// master. A read-only command that is built in another way might be repeated, or sent to a replica.
 func (t *transport) command(cmd redisson.Command) valkey.Completed {
 	if cmd.Script == "" {
 		return t.client.B().Arbitrary(cmd.Verb).Keys(cmd.Keys...).Args(cmd.Args...).Build()
@@ -152,8 +151,8 @@ func (t *transport) send(ctx context.Context, cmds ...valkey.Completed) []answer
 //
 // If another caller is already dialing, valkey-go waits for that attempt, and returns its error.
 // The attempt may fail just because the other caller's context has ended. Then nothing was sent,
-// and sendNow tries again. It tries only a few times, since the dialer may use a context of its own
-// that has ended.
+// and sendNow tries again. It tries only a few times, because every attempt would fail in this way
+// if the dialer used a context of its own that has ended.
 func (t *transport) sendNow(ctx context.Context, cmds []valkey.Completed) (answers []answer) {
 	for range dials {
 		known := t.noDial.Load()

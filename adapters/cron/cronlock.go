@@ -34,7 +34,7 @@ var (
 )
 
 // A Func is a job that is notified when its lock is lost: its ctx ends with a cause that wraps
-// [dlock.ErrLost]. If it returns an error, the error is logged. This works only if the Func itself
+// [dlock.ErrLost]. If it returns an error, the error is logged. Both work only if the Func itself
 // is passed to the JobWrapper that [Wrapper] returns. So apply other wrappers, such as
 // [cron.Recover], to the result.
 type Func func(ctx context.Context) error
@@ -66,8 +66,8 @@ type wrapper struct {
 	atLeast time.Duration
 	log     cron.Logger
 
-	// last is the Unix time, in nanoseconds, until which the last finished run in this process
-	// keeps its lock.
+	// last is the Unix time, in nanoseconds, at which the lock of the last finished run in this
+	// process becomes free.
 	last atomic.Int64
 }
 

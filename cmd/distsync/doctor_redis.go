@@ -109,7 +109,8 @@ func (d *doctor) checkRedis(ctx context.Context) {
 	}
 }
 
-// checkNode checks one server. It skips the replicas of a cluster, since their masters report them.
+// checkNode checks one server. It skips the replicas of a cluster, because checkReplicas
+// checks them when it checks their masters.
 func (d *doctor) checkNode(ctx context.Context, n node) {
 	fields, err := info(ctx, n, "INFO")
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// The exit statuses of all commands, besides 0. Where possible, they are those of sysexits.h.
+// The exit statuses of all commands, besides 0. Where possible, they are taken from sysexits.h.
 // exitFailed is for unexpected errors.
 const (
 	exitFailed      = 1

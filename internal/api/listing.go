@@ -33,8 +33,8 @@ func (l *lister) add(format string, args ...any) {
 	l.lines = append(l.lines, fmt.Sprintf(format, args...))
 }
 
-// typ returns a type as text. The text includes the path of every package except the listed one,
-// since another major version of a dependency has different types.
+// typ returns a type as text. The text includes the path of every package except the listed one.
+// The path shows the major version of a dependency. Other major versions have different types.
 func (l *lister) typ(t types.Type) string {
 	return types.TypeString(nameless(t), func(p *types.Package) string {
 		if p == l.pkg {

@@ -145,8 +145,8 @@ func (p panel) curves() (names []string) {
 	return names[:min(len(names), len(colours))]
 }
 
-// curve draws a made-up curve. Its shape depends only on the panel's title and i, so that the
-// picture doesn't change unless the dashboard does.
+// curve draws a made-up curve. Its shape depends only on the panel's title and on i, so the picture
+// changes only if the dashboard does.
 func (p panel) curve(b *strings.Builder, i, x, y, width, high int) {
 	hash := fnv.New32a()
 	fmt.Fprint(hash, p.Title, i)

@@ -88,8 +88,8 @@ const (
 	placesPrefix   = "distsync_fair_places:"
 )
 
-// fairKeys returns the keys of a fair lock, and then the lock's channel. That channel's name is
-// also a prefix of the channels for Redisson's owners. See turnChannel.
+// fairKeys returns the keys of a fair lock, followed by the name of its channel. The channels for
+// Redisson's owners have names with that prefix. See turnChannel.
 func fairKeys(name string) []string {
 	return []string{name, tagged("redisson_lock_queue:", name, ""),
 		tagged(timeoutsPrefix, name, ""),
@@ -231,8 +231,8 @@ type Grant struct {
 	Lease       time.Duration
 }
 
-// ParseGranted parses a message on a client's grant channel. It returns false if the message isn't
-// ours, since any program may publish there.
+// ParseGranted parses a message on a client's grant channel. Any program can publish on that
+// channel, so ParseGranted returns false if the message has another format.
 func ParseGranted(message string) (Grant, bool) {
 	words := strings.SplitN(message, " ", 4)
 	if len(words) < 4 {
@@ -260,15 +260,14 @@ type observation struct {
 // slower than ours.
 const drift = 100
 
-// since converts the time in a message from the server's clock to ours. That time can be before or
-// after the observation. The parameter heard is when the client got the message. The result is
-// never later than the actual moment, unless the server's clock was set forward. The bool is false
-// if there is no observation, or if the server's clock must have been set forward: the time in the
-// message is so long after the observation that the clock couldn't have advanced that far before
-// the client got the message.
+// since converts a time in a message from the server's clock to ours. The time can be before or
+// after the observation. The parameter heard is when the client got the message. Unless the
+// server's clock was set forward, the result is never later than the actual moment. The bool is
+// false if there is no observation, or if the server's clock must have been set forward: otherwise
+// it couldn't have reached the time in the message before the client got the message.
 //
 // If the server's clock was set back after the observation, the result is too early. If it was set
-// forward by less than the delays of the observation and the message together, that goes unnoticed.
+// forward by less than the delays of the observation and the message together, this isn't noticed.
 // The result can then be too late, but by no more than the delay of the message.
 func (o observation) since(at, heard time.Time) (time.Time, bool) {
 	passed, most := at.Sub(o.at), heard.Sub(o.sent)

@@ -46,7 +46,7 @@ end;
 )
 
 // FenceKey returns the key that stores the largest token that has claimed the given key. In a
-// cluster, both keys are in the same slot, except for some keys with braces: see Fence.check.
+// cluster, both keys are in the same slot, except for some keys with braces. See Fence.check.
 func FenceKey(key string) string { return apart("distsync_fence:", key) }
 
 // guarded puts a guard in front of a script, and returns the result. The guard checks the fence of

@@ -35,7 +35,7 @@ type rare struct {
 	// grant is the lease that the claim had when the store gave it to the first in line. It is 0
 	// after the first renewal.
 	grant  time.Duration
-	wanted Instant // until when the call that was first in line wants the claim
+	wanted Instant // the end of the lease that the call that was first in line asked for
 }
 
 // manyRenewals is the count at which a Promise stops counting renewals.
@@ -54,7 +54,7 @@ func (p *Promise) EndRenewal(now Instant) {
 	p.lease = p.Remaining(now)
 }
 
-// Until returns the time until which the claim can be relied on.
+// Until returns the time after which the claim can no longer be relied on.
 func (p *Promise) Until() Instant { return Instant(p.deadline.Load()) }
 
 // Lease returns the lease that the next renewal asks for, provided that the claim is renewed.
@@ -63,8 +63,8 @@ func (p *Promise) Lease() time.Duration { return p.lease }
 // Renewed reports whether the claim is renewed until it is released.
 func (p *Promise) Renewed() bool { return p.renewed }
 
-// Horizon returns the time until which the store keeps the claim, provided that nothing more is
-// sent and that all requests so far are carried out at once.
+// Horizon returns the time at which the store drops the claim if nothing more is sent and all
+// requests so far are carried out at once.
 func (p *Promise) Horizon() Instant { return p.horizon }
 
 // Sent records that a request is sent at the given time. The parameter stored is how long the store
@@ -75,7 +75,7 @@ func (p *Promise) Sent(now Instant, stored time.Duration) { p.horizon = max(p.ho
 // time at which the request was sent.
 func (p *Promise) Granted(sent Instant, lease time.Duration) {
 	if p.doubt > 0 {
-		lease = min(lease, p.doubt) // a late request may still shorten the lease to p.doubt
+		lease = min(lease, p.doubt) // a late request might still shorten the lease to p.doubt
 	}
 	if until := sent + Promised(lease); until > p.Until() {
 		p.deadline.Store(int64(until))
@@ -174,8 +174,8 @@ func (p *Promise) outlasts(d time.Duration) {
 	}
 }
 
-// StepSent records that a re-entry or a partial release is sent. asked is the lease that it asks
-// for. Only one such step is under way at a time, except for reads.
+// StepSent is like Sent, for a re-entry or a partial release. asked is the lease that the step asks
+// for. Except for reads, only one such step is under way at a time.
 func (p *Promise) StepSent(now Instant, asked, stored time.Duration) {
 	p.Sent(now, stored)
 	p.outlasts(asked)
@@ -191,9 +191,9 @@ func (p *Promise) StepOver() {
 	}
 }
 
-// StepGranted records that the store granted a re-entry or a partial release. sent is when its
-// request was sent, and asked is the lease that it asked for. lease is the claim's lease from now
-// on, which renewals ask for.
+// StepGranted records that the store granted a re-entry or a partial release. The parameter sent is
+// when the request was sent, and asked is the lease that it asked for. The parameter lease becomes
+// the claim's lease, which renewals ask for.
 func (p *Promise) StepGranted(sent Instant, lease, asked time.Duration) {
 	p.lease = lease
 	p.Granted(sent, asked)
@@ -224,9 +224,9 @@ func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked ti
 }
 
 // Given records that the store gave the claim to the first in line, with the given lease. The
-// parameter since is when the lease began, and wanted is the time until which the call that was
-// first in line wants the claim. If that call has a fixed lease, the first renewal asks for the
-// time left until wanted.
+// parameter since is when that lease began. The parameter wanted is the end of the lease that the
+// call that was first in line asked for. If the call asked for a fixed lease, the first renewal
+// asks for the time left until wanted.
 func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.Sent(since, lease)
 	p.deadline.Store(int64(min(since+Promised(lease), wanted)))
@@ -262,9 +262,10 @@ func (p *Promise) Left(now Instant) time.Duration {
 	return max(p.rare.kept-now, 0)
 }
 
-// Becomes turns the promise of a write into that of a read, for a downgrade. The parameter other is
-// the promise of the read, which the store has granted until the given instant. The write must
-// still be released. For that release, Becomes copies the write's promise to the parameter rest.
+// Becomes turns the promise of a write lock into the promise of a read lock, for a downgrade. The
+// parameter other is the promise of the read lock, and until is the time at which it ends. The
+// write lock must still be released. For that release, Becomes copies its promise to the parameter
+// rest.
 func (p *Promise) Becomes(other, rest *Promise, until Instant) {
 	rest.lease, rest.horizon, rest.counts = p.lease, p.horizon, p.counts
 	p.horizon, p.counts = other.horizon, other.counts
@@ -281,7 +282,7 @@ func (p *Promise) Passes(now Instant) bool {
 // GoesOn reports whether the claim should last longer than its current promise.
 func (p *Promise) GoesOn() bool { return p.renewed || p.goal() > p.Until() }
 
-// goal returns the time until which a claim that isn't renewed should last.
+// goal returns the time at which a claim that isn't renewed should end.
 func (p *Promise) goal() Instant {
 	if p.granted() > 0 {
 		return p.rare.wanted
@@ -339,10 +340,10 @@ func (p *Promise) Confirmed(began Instant) Instant {
 	return max(p.Until()-Promised(p.Effective()), began)
 }
 
-// Next returns the time of the next renewal. This is about lease/part after the given instant,
-// where lease is the shorter of the effective lease and the parameter most. The time is rounded
-// down to a multiple of a sixteenth of that lease, so that the renewals of claims with the same
-// lease can be sent in batches. It is never later than the deadline.
+// Next returns the time of the next renewal. It is about lease/part after the given instant, where
+// lease is the effective lease, but at most the parameter most. The time is rounded down to a
+// multiple of lease/16, so that the renewals of claims with the same lease can be sent in batches.
+// The result is never later than the deadline.
 func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	lease := min(p.Effective(), most)
 	at := after + lease/part
@@ -354,10 +355,10 @@ func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 const answerPatience = time.Minute
 
 // TakenBack reports whether an unwanted claim is gone from the store, after a release. The
-// parameter sent is when the release was sent, and answered says whether it was answered. The claim
+// parameter sent is when the release was sent, and answered is true if it was answered. The claim
 // is gone if the release was answered and no request under way can bring it back. It also counts as
-// gone if the release was sent long after the end of the lease, since the end of the lease frees
-// the lock even if the store never answers.
+// gone if the release was sent long after the end of the lease, because by then the lease has freed
+// the lock even if the store never answered.
 func (p *Promise) TakenBack(sent Instant, answered bool) bool {
 	return answered && (sent >= p.horizon || !p.counts) ||
 		sent >= p.horizon+max(p.lease, answerPatience)

@@ -77,7 +77,8 @@ func eventful(out []byte) []byte {
 // line selects a part of the test.
 //
 // Most cases of the contract suite wait for leases to expire. They can't run in parallel in one
-// process, since each checks for leaked goroutines. Several processes can wait at the same time.
+// process, because each checks for leaked goroutines and would find those that the others use.
+// Several processes can wait at the same time.
 func Run(t *testing.T, processes int) bool {
 	t.Helper()
 	if Within() || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {

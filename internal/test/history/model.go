@@ -80,9 +80,9 @@ func (h *hold) leave() {
 	}
 }
 
-// strike ends the hold by force, and returns the time until which the user might still rely on it.
-// If there is no hold, or if its holder knows that it has ended, strike returns its argument, which
-// is the result of the previous strike for this user, or 0.
+// strike ends the hold by force, and returns the latest time at which the user might still rely on
+// it. If there is no hold, or if its holder knows that it has ended, strike returns its argument.
+// The argument is the result of the previous strike for this user, or 0.
 func (h *hold) strike(before time.Duration) time.Duration {
 	until := before
 	if h.count > 0 && !h.over {
@@ -151,8 +151,8 @@ func (h *hold) String() string {
 	return text
 }
 
-// struck holds, for each user, the time until which the user might still rely on a hold that was
-// ended by force.
+// struck holds, for each user, the latest time at which the user might still rely on a hold that
+// was ended by force.
 type struck [maxUsers + 1]time.Duration
 
 // maxUsers is the maximum number of users. It is a constant because states must be comparable.

@@ -49,7 +49,7 @@ func (p *Party) holds() bool { return p.held > 0 || p.Beside != nil && p.Beside.
 type Ask struct {
 	Try   bool          // TryLock instead of LockContext
 	Wait  time.Duration // 0 means a single attempt for TryLock, and no limit for LockContext
-	Lease time.Duration // fixed lease; 0: the hold is renewed
+	Lease time.Duration // the fixed lease; 0 if the hold is renewed
 }
 
 func (a Ask) options() (opts []dlock.AcquireOption) {
@@ -114,7 +114,7 @@ func (p *Party) acquired(o *op, ok bool, err error) {
 	p.Recorder.ended(o, res, err)
 }
 
-// Unlock gives back one hold.
+// Unlock releases one hold, and records the answer.
 func (p *Party) Unlock(ctx context.Context) {
 	o := p.start(op{kind: unlock, text: "Unlock"})
 	p.unlocked(o, p.Locker.UnlockContext(tagged(ctx, o)))
@@ -175,15 +175,15 @@ func (p *Party) Take(ctx context.Context, a Ask) *dlock.Hold {
 	return h
 }
 
-// Release gives back a Hold of Take.
+// Release releases a Hold that Take returned, and records the answer.
 func (p *Party) Release(ctx context.Context, h *dlock.Hold) {
 	o := p.start(op{kind: unlock, text: "Release"})
 	p.unlocked(o, h.Release(tagged(ctx, o)))
 }
 
-// Given calls f, and records that the user holds the lock during that call. Other code acquires the
-// hold before the call of Given, and releases it afterwards. The context of the hold, passed as in,
-// ends when the hold can no longer be relied on.
+// Given calls f, and records that the user holds the lock during that call. Other code must have
+// acquired the hold, and must release it after Given returns. The parameter in is the context of
+// the hold. It ends when the hold can no longer be relied on.
 func (p *Party) Given(in context.Context, f func()) {
 	o := op{kind: acquire, text: "given", lease: p.Lease, given: true, asked: true}
 	o.token, _ = dlock.Token(in)

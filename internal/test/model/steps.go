@@ -419,8 +419,8 @@ func (m *Holds) nest(s HoldsState, g int, do emitter) {
 	}
 }
 
-// enterNested makes a goroutine re-enter the hold that the other goroutine of its pair had when the
-// call began.
+// enterNested makes a goroutine re-enter the hold of the other goroutine of its pair. If that hold
+// has ended since the call began, the call ends without a re-entry.
 func (m *Holds) enterNested(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	x := &s.numbers[n]

@@ -99,7 +99,7 @@ func initPostgres(t TB, folder, data string) {
 	t.Helper()
 	args := []string{
 		"-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync",
-		"--wal-segsize=1", // in MB: otherwise half of the folder is an empty log
+		"--wal-segsize=1", // in MB; with the default, half of the folder would be an empty log
 	}
 	kept := keptPostgres(t, folder, args)
 	if kept != "" && exec.Command("cp", "-a", kept, data).Run() == nil {
@@ -123,8 +123,9 @@ func initPostgres(t TB, folder, data string) {
 	}
 }
 
-// keptPostgres returns the folder that caches the result of initdb for this program, its user and
-// args. It returns "" if the result can't be cached.
+// keptPostgres returns the folder that caches the result of initdb. The folder depends on the
+// PostgreSQL program, on its user and on args. keptPostgres returns "" if the result can't be
+// cached.
 func keptPostgres(t TB, folder string, args []string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -236,8 +237,8 @@ func PgBouncer(t TB, server *Server, lines ...string) *Server {
 	})
 }
 
-// startIn starts a program whose data folder already exists. The program runs as a user other than
-// root, since it refuses to run as root.
+// startIn starts a program whose data folder already exists. The program refuses to run as root. So
+// if the test runs as root, the program runs as another user.
 func startIn(t TB, path string, spec Spec) *Server {
 	t.Helper()
 	s := &Server{t: t, spec: spec, path: path, as: unprivileged(t)}
@@ -246,7 +247,8 @@ func startIn(t TB, path string, spec Spec) *Server {
 }
 
 // postgresReady logs in, and returns nil if the server accepts the login. It uses no client
-// library, since other modules import this package for their tests.
+// library, because other modules import this package for their tests and would then need that
+// library.
 func postgresReady(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

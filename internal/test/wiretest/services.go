@@ -142,7 +142,7 @@ func Services(t *testing.T, p Package, server *testservers.Server) {
 	for name, c := range map[string]struct {
 		service *Service
 		works   []string
-		says    string // the text of the error from the uses that don't work
+		says    string // contained in the error of each use that doesn't work
 		simple  bool   // the client doesn't use HELLO and CLIENT
 	}{
 		"commands that are unknown": {service: only(unknown(spared...)), works: allUses},

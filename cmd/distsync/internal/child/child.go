@@ -48,8 +48,8 @@ func Start(path string, args, env []string, until time.Time) (*Child, error) {
 	}
 	if c.terminal = openTerminal(); c.terminal != nil {
 		// Ignore SIGTTOU, which would stop this process if it wrote to the terminal, or took the
-		// terminal back, while in the background. The command doesn't inherit this, since its
-		// parent, the guard, is already running.
+		// terminal back, while in the background. The command doesn't inherit this, because its
+		// parent is the guard, which has already been started.
 		signal.Ignore(syscall.SIGTTOU)
 	}
 	c.terminal.give(c.group)
