@@ -212,8 +212,8 @@ func (p party) awaitFree(name string) {
 	p.seesFree(name)
 }
 
-// lasts checks that the lock's remaining time fits the given lease, which began no earlier than
-// since.
+// lasts checks that the lock's remaining time fits the given lease. The parameter since is the
+// earliest time at which the lease can have begun.
 func (p party) lasts(name string, lease time.Duration, since time.Time) {
 	p.e.Helper()
 	p.e.checkRemaining(fmt.Sprintf("Look(%.40q) by %v", name, p), p.look(name).Remaining, lease,

@@ -31,8 +31,8 @@ func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
 	return s.scene(a.id, res)
 }
 
-// foundScene returns the scene that a refused attempt saw. The parameter key is the record that the
-// attempt found under the key that it wanted to change.
+// foundScene returns the scene that a refused attempt saw. The parameter key is the record of the
+// key that the attempt wanted to change, as the attempt found it.
 func (s *session) foundScene(_ context.Context, a *attempt, key record) (scene, error) {
 	switch {
 	case a.seen != nil:

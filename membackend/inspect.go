@@ -124,7 +124,8 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return res, nil
 }
 
-// listing returns the names for a page, and keeps them for the next page.
+// listing returns the listing for a page. If the session has none that fits, listing makes one,
+// and the session keeps it for later pages.
 func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listing, error) {
 	b := s.b
 	b.mu.Lock()

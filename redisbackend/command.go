@@ -166,8 +166,8 @@ func newScript(ctx context.Context, cmd redisson.Command) *command {
 	}
 	c := wrap(ctx, args, 3)
 	if len(cmd.Args) == 0 {
-		// The last argument is a key, which remains a string for the hooks that read it. Its writes
-		// can't be counted, so the command counts as sent.
+		// The last argument is a key. It stays a string, because hooks might read it, so its writes
+		// can't be counted. The command is therefore treated as sent.
 		c.last.writes.Store(1)
 		return c
 	}

@@ -186,7 +186,7 @@ const (
 	Waiting   State = "waiting"   // in Mine: this member waits for the shard's lock
 	Running   State = "running"   // in Mine: fn runs
 	Finishing State = "finishing" // in Mine: fn was told to return
-	Overdue   State = "overdue"   // in Mine: fn hasn't returned within its grace
+	Overdue   State = "overdue"   // in Mine: fn hasn't returned within its grace period
 	Failing   State = "failing"   // in Mine: fn returned early, and will be called again soon
 )
 

@@ -35,8 +35,8 @@ type shared struct {
 	end      time.Time
 }
 
-// Context returns a context that ends after the time of the Patience, or up to an eighth of that
-// time earlier.
+// Context returns a context that ends after the duration given to [Store.Patience], or up to an
+// eighth of it earlier.
 func (p *Patience) Context() context.Context { return p.context() }
 
 func (p *Patience) context() *shared {
