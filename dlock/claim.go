@@ -101,7 +101,7 @@ const (
 // Limits on how long lost holds are remembered.
 const (
 	maxLosses  = 1024 // the maximum number of lost holds remembered until they are unlocked
-	lossMemory = 10   // each of them is remembered for this many leases
+	lossMemory = 10   // how long each of them is remembered, in leases
 )
 
 // valid reports whether the hold can be relied on now.

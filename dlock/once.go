@@ -12,10 +12,10 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// Once runs fn for an occasion of a job, unless fn has already succeeded for this occasion, or is
-// running, in any process. It is for jobs that every replica starts. The parameter name is the name
-// of the job. The occasion is the same for all replicas, for example a date, the scheduled time, or
-// the id of a message. Once reports whether this call ran fn:
+// Once runs fn for an occasion of a job, unless another call, in any process, is running fn for
+// this occasion or has already succeeded. It is for jobs that every replica starts. The parameter
+// name is the name of the job. The occasion is the same for all replicas, for example a date, the
+// scheduled time, or the id of a message. Once reports whether this call ran fn:
 //
 //	true, nil             it ran now, and succeeded
 //	false, nil            it has succeeded before, here or elsewhere

@@ -122,7 +122,7 @@ func (s *session) conflicts(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// none returns an error if there are any keys, since they belong to another kind of lock.
+// none returns an error if there are any keys. Such keys belong to another kind of lock.
 func none(kvs []*mvccpb.KeyValue) error {
 	if kv := first(kvs); kv != nil {
 		return conflict(kv)

@@ -63,8 +63,8 @@ func Starts(n int) Option { return func(s *Set) { s.starts = n } }
 // [slog.Default].
 func WithLogger(l *slog.Logger) Option { return func(s *Set) { s.log = l } }
 
-// WithTrace sets functions that the set calls when certain events happen: see [Trace]. By default
-// there are none.
+// WithTrace sets the functions that the set calls when certain events happen (see [Trace]). By
+// default there are none.
 func WithTrace(t Trace) Option { return func(s *Set) { s.trace = t } }
 
 // A Set is this process's membership in a group of processes that share work: see [New]. It is safe

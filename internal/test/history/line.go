@@ -19,7 +19,7 @@ const (
 // A stand is an interval in which an owner is in line for a Fair lock, and so can't hold it.
 type stand struct {
 	*number
-	from time.Duration // when the owner got its place, ahead of those that arrive later
+	from time.Duration // when the owner got its place; those that arrive later are behind it
 	in   span          // when the owner is certainly in line
 }
 
