@@ -49,8 +49,8 @@ func (p party) as(k backend.Kind) party {
 	return p
 }
 
-// of returns the same owner on the same session. Its requests ask for the given number of permits
-// of a semaphore with the given limit. Zero leaves that field of the requests unset.
+// of returns a copy of p whose requests ask for the given number of permits of a semaphore with the
+// given limit. A zero leaves that field of the requests unset.
 func (p party) of(permits, limit int) party {
 	p.kind, p.permits, p.limit = backend.Permits, permits, limit
 	return p

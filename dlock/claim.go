@@ -24,7 +24,7 @@ type hold struct {
 	site        site          // the place that acquired it
 	count       int32         // unlocks left until it ends; the store's count may differ
 	renewedFrom int32         // the hold is renewed while count is at least this; if 0, never
-	later       time.Duration // how much later than its claim the hold began
+	later       time.Duration // how long after its claim the hold began
 	watchers    *watchers     // nil if nothing waits for its end
 }
 

@@ -205,7 +205,7 @@ func gaveUp(why, last error) error {
 	return both(why, last)
 }
 
-// keep makes the lock of a hold stay taken for d from now, even if the hold is released earlier.
+// keep keeps the lock of a hold taken for d from now, even if the hold is released earlier.
 func (h *hold) keep(c *Client, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -147,8 +147,8 @@ func (cl *claim) nextLook(s *state, sent instant) instant {
 	}
 }
 
-// nextRenewal returns the time of the first renewal after the given instant. It is about a third of
-// the lease later if part is 3, a sixth if part is 6, and so on.
+// nextRenewal returns the time of the first renewal after the given instant, which is about 1/part
+// of the lease later.
 func (cl *claim) nextRenewal(s *state, after instant, part time.Duration) instant {
 	most := cl.Lease()
 	if cl.kind.Asserted() {

@@ -22,7 +22,7 @@ type scene struct {
 	notes []record
 }
 
-// lookAround reads the keys that an attempt needs: see [store.reads].
+// lookAround reads the keys on which an attempt depends (see [store.reads]), and returns the scene.
 func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
 	res, err := s.store.look(ctx, a.ttl, s.store.reads(a)...)
 	if err != nil {

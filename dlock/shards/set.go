@@ -273,8 +273,9 @@ func (s *Set) Members(ctx context.Context) ([]Member, error) {
 }
 
 // Table asks the store for the owner of each shard, with one round trip for each. It is meant for
-// people, and doesn't require a Run. For a Set with an empty list, it finds held shards with
-// [dlock.Client.Locks]. Table stops at the first error from Locks or [dlock.Client.Inspect].
+// people, and works whether or not Run is under way. For a Set with an empty list, it finds held
+// shards with [dlock.Client.Locks]. Table stops at the first error from Locks or
+// [dlock.Client.Inspect].
 func (s *Set) Table(ctx context.Context) iter.Seq2[ShardInfo, error] {
 	return func(yield func(ShardInfo, error) bool) {
 		s.mu.Lock()

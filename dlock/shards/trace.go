@@ -8,8 +8,8 @@ type Trace struct {
 	// Start is called when a run begins.
 	Start func(RunStart)
 
-	// Overdue is called when a run hasn't returned within its grace. Its argument describes the run
-	// so far. End is still called when the run returns.
+	// Overdue is called when a run hasn't returned within its grace period. Its argument describes
+	// the run so far. End is still called when the run returns.
 	Overdue func(RunEnd)
 
 	// End is called when a run has returned, before the shard is released.

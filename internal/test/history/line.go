@@ -65,9 +65,9 @@ func (e *evidence) stands(n *number) (all []*stand) {
 	return all
 }
 
-// kept returns the time until which a step certainly keeps its owner in line, unless a later step
-// of the owner changes that. If faults are possible, that time is short: the owner might be granted
-// the lock without learning of it, and no longer be in line when the grant ends.
+// kept returns the end of the period in which a step certainly keeps its owner in line, unless a
+// later step of the owner changes that. If faults are possible, the period is short: the owner
+// might be granted the lock without learning of it, and no longer be in line when the grant ends.
 func (e *evidence) kept(s *step) time.Duration {
 	if e.rules.Calm {
 		return s.call + s.place
