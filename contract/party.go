@@ -220,10 +220,11 @@ func (p party) lasts(name string, lease time.Duration, since time.Time) {
 		since)
 }
 
-// checkRemaining checks the remaining time that a step reported for a lease, which began no earlier
-// than since. The remaining time must be at most the lease, and at least the lease minus the time
-// that has passed since then. If time isn't virtual, it may be shorter by another 100 ms, because a
-// server can be interrupted after it has read its clock.
+// checkRemaining checks the remaining time that a step reported for a lease. The parameter since is
+// the earliest time at which the lease can have begun. The remaining time must be at most the
+// lease, and at least the lease minus the time that has passed since then. If time isn't virtual,
+// it may be shorter by another 100 ms, because a server can be interrupted after it has read its
+// clock.
 func (e *env) checkRemaining(step string, remaining, lease time.Duration, since time.Time) {
 	e.Helper()
 	unit := e.leaseStep()

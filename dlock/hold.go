@@ -159,10 +159,10 @@ func (l *Locker) stateOf(h *hold, given bool) error {
 	}
 }
 
-// Until returns the time until which the lock is guaranteed to be held without further renewal, on
-// this process's monotonic clock. To be safe, it is earlier than the end of the lease in the store,
-// by a hundredth of the lease. Each renewal makes it later. A fair lock that the store granted to
-// the first in line lasts one to three seconds at first, whatever lease was requested. The first
+// Until returns the end of the period in which the lock is guaranteed to be held without further
+// renewal, on this process's monotonic clock. To be safe, the period ends before the lease in the
+// store, by a hundredth of the lease. Each renewal extends it. A fair lock that the store granted
+// to the first in line lasts one to three seconds at first, whatever lease was requested. The first
 // renewal, after at most a third of that time, extends it to the whole lease. Code that must stop
 // while it still has the lock should call Until repeatedly, since after a loss someone else might
 // get the lock earlier.

@@ -134,8 +134,8 @@ func (cl *claim) ring(s *state, now instant) {
 	}
 }
 
-// nextLook returns the time of the watchdog's next look at a claim, which the store has granted in
-// answer to a request that was sent at the given time.
+// nextLook returns the time at which the watchdog next looks at a claim. The parameter sent is the
+// time at which the granted request was sent.
 func (cl *claim) nextLook(s *state, sent instant) instant {
 	switch {
 	case cl.GoesOn():

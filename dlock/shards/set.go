@@ -43,7 +43,7 @@ func Grace(d time.Duration) Option { return func(s *Set) { s.grace = d } }
 // The default is two thirds of the client's lease.
 func Settle(d time.Duration) Option { return func(s *Set) { s.settle = d } }
 
-// Weight sets this member's share of the work: see [Set.SetWeight]. The default is 1.
+// Weight sets this member's share of the work, like [Set.SetWeight]. The default is 1.
 func Weight(n int) Option { return func(s *Set) { s.weight = n } }
 
 // Cap sets the maximum number of shards that this member runs, so that the remaining members aren't
