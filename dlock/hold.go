@@ -346,10 +346,10 @@ func (s *stay) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// reportLeft is called after the function that ran under the lock has returned. It returns how many
-// times the function re-entered the hold without unlocking it. It logs how many unlocks are
-// missing, including unlocks of read locks that the function acquired while it held the write lock.
-// It must be called only if no other calls use the hold's party.
+// reportLeft logs how many unlocks are missing after the function that ran under the lock has
+// returned. They include unlocks of read locks that the function acquired while it held the write
+// lock. reportLeft returns how many times the function re-entered the hold without unlocking it. It
+// must be called only if no other calls use the hold's party.
 func (h *hold) reportLeft(c *Client, released bool) (left int) {
 	s := c.lock()
 	defer c.unlock()

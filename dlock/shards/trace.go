@@ -27,7 +27,7 @@ type RunStart struct {
 	Waited     time.Duration // the time since the member first wanted the shard, or last ran it
 }
 
-// RunEnd describes a run that has ended, or whose grace has passed.
+// RunEnd describes a run that has ended, or whose grace period is over.
 type RunEnd struct {
 	Set, Shard string
 	Token      uint64
