@@ -25,8 +25,9 @@ type party struct {
 // party returns an owner with its own session.
 func (e *env) party(owner string) party { return e.at(e.session(), owner) }
 
-// beside returns another owner for p's kind of lock. The owner has its own session, except with
-// OwnersApart: then it shares p's session, which must know the holds of both owners.
+// beside returns another owner for p's kind of lock, with its own session. If the store has
+// OwnersApart set, the owner shares p's session instead, because one session must then know the
+// holds of both owners.
 func (e *env) beside(p party, owner string) party {
 	if e.store.OwnersApart {
 		return e.at(p.s, owner).as(p.kind)
@@ -39,8 +40,8 @@ func (e *env) at(s backend.Session, owner string) party {
 	return party{e: e, s: s, owner: owner}.as(e.kind)
 }
 
-// as returns the same owner on the same session, for another kind of lock. A party for Permits asks
-// for the only permit of a semaphore.
+// as returns a copy of p for the given kind of lock. A party for Permits asks for the only permit
+// of a semaphore.
 func (p party) as(k backend.Kind) party {
 	p.kind, p.permits, p.limit = k, 0, 0
 	if k == backend.Permits {

@@ -24,8 +24,8 @@ type command struct {
 	// asks is set if the command changes nothing. For such a command, it doesn't matter whether it
 	// was sent.
 	asks bool
-	// last is the last argument of a script, which counts how often the script is written. It is
-	// unused for other commands.
+	// last is the last argument of a script, and counts how often the script is written. Other
+	// commands don't use it.
 	last lastArgument
 	// replies is the number of writes of the command that were answered.
 	replies int32
@@ -37,7 +37,7 @@ type command struct {
 // server has the whole command.
 type lastArgument struct {
 	text string
-	// writes counts how many times the argument was written. It is set to the constant recalled if
+	// writes counts how many times the argument was written. The special value recalled means that
 	// the command must no longer be written.
 	writes atomic.Int32
 	// shown is set once a hook has read the text, because the hook might send it.

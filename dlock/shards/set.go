@@ -20,7 +20,7 @@ var (
 	// ErrMoved says that the shard now belongs to another member.
 	ErrMoved = errors.New("the shard is another member's")
 
-	// ErrOverdue says that the run has gone on for longer than its grace: see [Grace].
+	// ErrOverdue says that the run has gone on for longer than its grace period (see [Grace]).
 	ErrOverdue = errors.New("the run is overdue")
 )
 
@@ -67,8 +67,8 @@ func WithLogger(l *slog.Logger) Option { return func(s *Set) { s.log = l } }
 // default there are none.
 func WithTrace(t Trace) Option { return func(s *Set) { s.trace = t } }
 
-// A Set is this process's membership in a group of processes that share work: see [New]. It is safe
-// for concurrent use, and must not be copied.
+// A Set is this process's membership in a group of processes that share work. Use [New] to create
+// one. A Set is safe for concurrent use, and must not be copied.
 type Set struct {
 	client  *dlock.Client
 	name    string
@@ -262,8 +262,8 @@ func public(members []*member) (all []Member) {
 	return all
 }
 
-// Members asks the store for the members, in one round trip. It doesn't require a Run. It returns
-// the errors of [dlock.Client.Inspect].
+// Members asks the store for the members, in one round trip. It works whether or not Run is under
+// way. It returns the errors of [dlock.Client.Inspect].
 func (s *Set) Members(ctx context.Context) ([]Member, error) {
 	info, err := s.client.Inspect(ctx, s.lockName())
 	if err != nil {
