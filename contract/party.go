@@ -309,7 +309,7 @@ func (b *bell) reset() {
 }
 
 // wait waits for a wake-up. It returns an error if none comes within the time that a working store
-// may take on a busy machine.
+// might need on a busy machine.
 func (b *bell) wait() error {
 	if !rings(b.rung) {
 		return errors.New("nobody called Wake")

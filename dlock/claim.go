@@ -503,9 +503,9 @@ func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
 	}
 }
 
-// lookRequest returns the request that asks the store whether the claim still exists. If it
-// doesn't, the store might also have forgotten the semaphore's limit. So the request doesn't rely
-// on that limit, but specifies the claim's own number of permits as the limit.
+// lookRequest returns the request that asks the store whether the claim still exists. The store
+// might have forgotten the semaphore's limit together with the claim, so the request specifies the
+// claim's own number of permits as the limit.
 func (cl *claim) lookRequest() backend.LookRequest {
 	req := backend.LookRequest{Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner}
 	n, _ := cl.permits()

@@ -69,7 +69,7 @@ func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Dura
 // Once runs fn under the lock, unless another call, in any process, is running fn or has succeeded
 // in running it. After a success, no call runs fn until the successful call's keep time has passed.
 // Once is like [Client.Once], but for a plain or fenced lock of any name, and with options. The
-// comment of Client.Once explains the results, what a crash does, and how to choose keep.
+// comment of Client.Once explains the results, what happens after a crash, and how to choose keep.
 //
 // With [Wait], a call waits while another call runs fn. If fn succeeds in that other call, the
 // waiting call returns false without an error:

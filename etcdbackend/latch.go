@@ -12,8 +12,8 @@ import (
 )
 
 // The count of a latch is stored in a key that has no lease, and is deleted when the latch opens. A
-// lock can have the same key as a latch, if the lock's name ends in the way that the keys of
-// latches do. So the value says whether the key belongs to a latch.
+// lock whose name ends in the way that the keys of latches do can have the same key as a latch. So
+// the value says whether the key belongs to a latch.
 
 const (
 	latchRole  role   = "count"

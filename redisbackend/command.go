@@ -33,8 +33,8 @@ type command struct {
 }
 
 // A lastArgument is the last argument of a command. It counts how many times go-redis writes the
-// argument, which is how many times it writes the command. Before the argument is written, no
-// server has the whole command.
+// argument, and thereby the command. Before the argument is written, no server has the whole
+// command.
 type lastArgument struct {
 	text string
 	// writes counts how many times the argument was written. The special value recalled means that
