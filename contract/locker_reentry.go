@@ -65,8 +65,8 @@ var reentryCases = []testCase{
 // ctxOf returns the case's context with a new owner.
 func (l *lab) ctxOf() context.Context { return dlock.WithOwner(l.ctx, dlock.NewOwner()) }
 
-// counted covers a bug in etcd's Mutex and in redislock: an owner acquires the lock twice, and its
-// first unlock frees it.
+// counted tests that only the last unlock frees a lock that its owner has acquired several times.
+// In etcd's Mutex and in redislock, the first unlock frees it.
 func counted(l *lab) {
 	p, q := l.process(), l.process()
 	ctx := l.ctxOf()

@@ -25,8 +25,9 @@ type party struct {
 // party returns an owner with its own session.
 func (e *env) party(owner string) party { return e.at(e.session(), owner) }
 
-// beside returns another owner for p's kind of lock. The owner has its own session, except with
-// OwnersApart: then it shares p's session, which must know the holds of both owners.
+// beside returns another owner for p's kind of lock, with its own session. If the store has
+// OwnersApart set, the owner shares p's session instead, because one session must then know the
+// holds of both owners.
 func (e *env) beside(p party, owner string) party {
 	if e.store.OwnersApart {
 		return e.at(p.s, owner).as(p.kind)
@@ -39,8 +40,8 @@ func (e *env) at(s backend.Session, owner string) party {
 	return party{e: e, s: s, owner: owner}.as(e.kind)
 }
 
-// as returns the same owner on the same session, for another kind of lock. A party for Permits asks
-// for the only permit of a semaphore.
+// as returns a copy of p for the given kind of lock. A party for Permits asks for the only permit
+// of a semaphore.
 func (p party) as(k backend.Kind) party {
 	p.kind, p.permits, p.limit = k, 0, 0
 	if k == backend.Permits {
@@ -49,8 +50,8 @@ func (p party) as(k backend.Kind) party {
 	return p
 }
 
-// of returns the same owner on the same session. Its requests ask for the given number of permits
-// of a semaphore with the given limit. Zero leaves that field of the requests unset.
+// of returns a copy of p whose requests ask for the given number of permits of a semaphore with the
+// given limit. A zero leaves that field of the requests unset.
 func (p party) of(permits, limit int) party {
 	p.kind, p.permits, p.limit = backend.Permits, permits, limit
 	return p
@@ -212,18 +213,19 @@ func (p party) awaitFree(name string) {
 	p.seesFree(name)
 }
 
-// lasts checks that the lock's remaining time fits the given lease, which began no earlier than
-// since.
+// lasts checks that the lock's remaining time fits the given lease. The parameter since is the
+// earliest time at which the lease can have begun.
 func (p party) lasts(name string, lease time.Duration, since time.Time) {
 	p.e.Helper()
 	p.e.checkRemaining(fmt.Sprintf("Look(%.40q) by %v", name, p), p.look(name).Remaining, lease,
 		since)
 }
 
-// checkRemaining checks the remaining time that a step reported for a lease, which began no earlier
-// than since. The remaining time must be at most the lease, and at least the lease minus the time
-// that has passed since then. If time isn't virtual, it may be shorter by another 100 ms, because a
-// server can be interrupted after it has read its clock.
+// checkRemaining checks the remaining time that a step reported for a lease. The parameter since is
+// the earliest time at which the lease can have begun. The remaining time must be at most the
+// lease, and at least the lease minus the time that has passed since then. If time isn't virtual,
+// it may be shorter by another 100 ms, because a server can be interrupted after it has read its
+// clock.
 func (e *env) checkRemaining(step string, remaining, lease time.Duration, since time.Time) {
 	e.Helper()
 	unit := e.leaseStep()
@@ -307,7 +309,7 @@ func (b *bell) reset() {
 }
 
 // wait waits for a wake-up. It returns an error if none comes within the time that a working store
-// may take on a busy machine.
+// might need on a busy machine.
 func (b *bell) wait() error {
 	if !rings(b.rung) {
 		return errors.New("nobody called Wake")

@@ -24,7 +24,7 @@ type hold struct {
 	site        site          // the place that acquired it
 	count       int32         // unlocks left until it ends; the store's count may differ
 	renewedFrom int32         // the hold is renewed while count is at least this; if 0, never
-	later       time.Duration // how much later than its claim the hold began
+	later       time.Duration // how long after its claim the hold began
 	watchers    *watchers     // nil if nothing waits for its end
 }
 
@@ -101,7 +101,7 @@ const (
 // Limits on how long lost holds are remembered.
 const (
 	maxLosses  = 1024 // the maximum number of lost holds remembered until they are unlocked
-	lossMemory = 10   // each of them is remembered for this many leases
+	lossMemory = 10   // how long each of them is remembered, in leases
 )
 
 // valid reports whether the hold can be relied on now.
@@ -503,9 +503,9 @@ func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
 	}
 }
 
-// lookRequest returns the request that asks the store whether the claim still exists. If it
-// doesn't, the store might also have forgotten the semaphore's limit. So the request doesn't rely
-// on that limit, but specifies the claim's own number of permits as the limit.
+// lookRequest returns the request that asks the store whether the claim still exists. The store
+// might have forgotten the semaphore's limit together with the claim, so the request specifies the
+// claim's own number of permits as the limit.
 func (cl *claim) lookRequest() backend.LookRequest {
 	req := backend.LookRequest{Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner}
 	n, _ := cl.permits()

@@ -31,8 +31,8 @@
 //
 // A lock is held on a lease. The store frees the lock when the lease runs out, so a dead holder
 // doesn't keep others out forever. While a program holds a lock, its client renews the lease every
-// time a third of it has passed. [WithLease] sets the length of leases, and [RenewedLease] that of
-// a single acquisition. A [FixedLease] isn't renewed.
+// time a third of it has passed. [WithLease] sets the length of leases, and [RenewedLease] sets it
+// for a single acquisition. A [FixedLease] isn't renewed.
 //
 // A lease does not guarantee that only one holder acts at any moment. A process that is paused for
 // longer than its lease finds out only when it wakes. For that guarantee use fencing, with which

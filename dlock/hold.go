@@ -159,10 +159,10 @@ func (l *Locker) stateOf(h *hold, given bool) error {
 	}
 }
 
-// Until returns the time until which the lock is guaranteed to be held without further renewal, on
-// this process's monotonic clock. To be safe, it is earlier than the end of the lease in the store,
-// by a hundredth of the lease. Each renewal makes it later. A fair lock that the store granted to
-// the first in line lasts one to three seconds at first, whatever lease was requested. The first
+// Until returns the end of the period in which the lock is guaranteed to be held without further
+// renewal, on this process's monotonic clock. To be safe, the period ends before the lease in the
+// store, by a hundredth of the lease. Each renewal extends it. A fair lock that the store granted
+// to the first in line lasts one to three seconds at first, whatever lease was requested. The first
 // renewal, after at most a third of that time, extends it to the whole lease. Code that must stop
 // while it still has the lock should call Until repeatedly, since after a loss someone else might
 // get the lock earlier.
@@ -346,10 +346,10 @@ func (s *stay) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// reportLeft is called after the function that ran under the lock has returned. It returns how many
-// times the function re-entered the hold without unlocking it. It logs how many unlocks are
-// missing, including unlocks of read locks that the function acquired while it held the write lock.
-// It must be called only if no other calls use the hold's party.
+// reportLeft logs how many unlocks are missing after the function that ran under the lock has
+// returned. They include unlocks of read locks that the function acquired while it held the write
+// lock. reportLeft returns how many times the function re-entered the hold without unlocking it. It
+// must be called only if no other calls use the hold's party.
 func (h *hold) reportLeft(c *Client, released bool) (left int) {
 	s := c.lock()
 	defer c.unlock()

@@ -12,10 +12,10 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// Once runs fn for an occasion of a job, unless fn has already succeeded for this occasion, or is
-// running, in any process. It is for jobs that every replica starts. The parameter name is the name
-// of the job. The occasion is the same for all replicas, for example a date, the scheduled time, or
-// the id of a message. Once reports whether this call ran fn:
+// Once runs fn for an occasion of a job, unless another call, in any process, is running fn for
+// this occasion or has already succeeded. It is for jobs that every replica starts. The parameter
+// name is the name of the job. The occasion is the same for all replicas, for example a date, the
+// scheduled time, or the id of a message. Once reports whether this call ran fn:
 //
 //	true, nil             it ran now, and succeeded
 //	false, nil            it has succeeded before, here or elsewhere
@@ -68,11 +68,11 @@ func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Dura
 
 // Once runs fn under the lock, unless another call, in any process, is running fn or has succeeded
 // in running it. After a success, no call runs fn until the successful call's keep time has passed.
-// Once is like [Client.Once], but for a plain or fenced lock of any name, and with options. See
-// there for the results, for crashes, and for the choice of keep.
+// Once is like [Client.Once], but for a plain or fenced lock of any name, and with options. The
+// comment of Client.Once explains the results, what happens after a crash, and how to choose keep.
 //
-// With [Wait], a call waits while another call runs fn. If fn succeeds there, the waiting call
-// returns false without an error:
+// With [Wait], a call waits while another call runs fn. If fn succeeds in that other call, the
+// waiting call returns false without an error:
 //
 //	ran, err := client.Locker("rates").Once(ctx, time.Minute, fetchRates, dlock.Wait(5*time.Second))
 //
@@ -205,7 +205,7 @@ func gaveUp(why, last error) error {
 	return both(why, last)
 }
 
-// keep makes the lock of a hold stay taken for d from now, even if the hold is released earlier.
+// keep keeps the lock of a hold taken for d from now, even if the hold is released earlier.
 func (h *hold) keep(c *Client, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

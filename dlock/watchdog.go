@@ -134,8 +134,8 @@ func (cl *claim) ring(s *state, now instant) {
 	}
 }
 
-// nextLook returns the time of the watchdog's next look at a claim, which the store has granted in
-// answer to a request that was sent at the given time.
+// nextLook returns the time at which the watchdog next looks at a claim. The parameter sent is the
+// time at which the granted request was sent.
 func (cl *claim) nextLook(s *state, sent instant) instant {
 	switch {
 	case cl.GoesOn():
@@ -147,8 +147,8 @@ func (cl *claim) nextLook(s *state, sent instant) instant {
 	}
 }
 
-// nextRenewal returns the time of the first renewal after the given instant. It is about a third of
-// the lease later if part is 3, a sixth if part is 6, and so on.
+// nextRenewal returns the time of the first renewal after the given instant, which is about 1/part
+// of the lease later.
 func (cl *claim) nextRenewal(s *state, after instant, part time.Duration) instant {
 	most := cl.Lease()
 	if cl.kind.Asserted() {

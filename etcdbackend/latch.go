@@ -12,8 +12,8 @@ import (
 )
 
 // The count of a latch is stored in a key that has no lease, and is deleted when the latch opens. A
-// lock whose name ends like a latch's key can have the same key as that latch. So the value says
-// whether the key belongs to a latch.
+// lock whose name ends in the way that the keys of latches do can have the same key as a latch. So
+// the value says whether the key belongs to a latch.
 
 const (
 	latchRole  role   = "count"

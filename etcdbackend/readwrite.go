@@ -22,7 +22,7 @@ type scene struct {
 	notes []record
 }
 
-// lookAround reads the keys that an attempt needs: see [store.reads].
+// lookAround reads the keys on which an attempt depends (see [store.reads]), and returns the scene.
 func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
 	res, err := s.store.look(ctx, a.ttl, s.store.reads(a)...)
 	if err != nil {
@@ -31,8 +31,8 @@ func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
 	return s.scene(a.id, res)
 }
 
-// foundScene returns the scene that a refused attempt saw. The parameter key is the record that the
-// attempt found under the key that it wanted to change.
+// foundScene returns the scene that a refused attempt saw. The parameter key is the record of the
+// key that the attempt wanted to change, as the attempt found it.
 func (s *session) foundScene(_ context.Context, a *attempt, key record) (scene, error) {
 	switch {
 	case a.seen != nil:
@@ -122,7 +122,7 @@ func (s *session) conflicts(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// none returns an error if there are any keys, since they belong to another kind of lock.
+// none returns an error if there are any keys. Such keys belong to another kind of lock.
 func none(kvs []*mvccpb.KeyValue) error {
 	if kv := first(kvs); kv != nil {
 		return conflict(kv)

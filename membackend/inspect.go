@@ -85,10 +85,10 @@ type listing struct {
 }
 
 // List implements [backend.Lister]. For the first page of a list, it looks at all locks of the
-// store, a few at a time. The session keeps their names for the later pages, until the last page,
-// the next list or Close. If another list has replaced these names before a later page, List
-// looks at all locks again for that page. The locks are sorted by name, and Next is the last name
-// of a page.
+// store, a few at a time. The session keeps their names for the later pages, until it has returned
+// the last page, begins another list, or is closed. If another list has replaced these names before
+// a later page, List looks at all locks again for that page. The locks are sorted by name, and Next
+// is the last name of a page.
 func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
 	l, err := s.listing(ctx, req)
 	if err != nil {
@@ -124,7 +124,8 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return res, nil
 }
 
-// listing returns the names for a page, and keeps them for the next page.
+// listing returns the listing for a page. If the session has none that fits, listing makes one,
+// and the session keeps it for later pages.
 func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listing, error) {
 	b := s.b
 	b.mu.Lock()

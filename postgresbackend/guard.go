@@ -72,7 +72,7 @@ func guardArgs(hold Hold) []any {
 	return []any{encode(hold.Name()), encode(hold.HolderID()), int64(token)}
 }
 
-// guarded returns the error of Guard, given the result of its query.
+// guarded turns the result of Guard's query into the error that Guard returns.
 func guarded(hold Hold, held *bool, err error) error {
 	switch {
 	case err != nil:

@@ -24,8 +24,8 @@ type command struct {
 	// asks is set if the command changes nothing. For such a command, it doesn't matter whether it
 	// was sent.
 	asks bool
-	// last is the last argument of a script, which counts how often the script is written. It is
-	// unused for other commands.
+	// last is the last argument of a script, and counts how often the script is written. Other
+	// commands don't use it.
 	last lastArgument
 	// replies is the number of writes of the command that were answered.
 	replies int32
@@ -33,11 +33,11 @@ type command struct {
 }
 
 // A lastArgument is the last argument of a command. It counts how many times go-redis writes the
-// argument, which is how many times it writes the command. Before the argument is written, no
-// server has the whole command.
+// argument, and thereby the command. Before the argument is written, no server has the whole
+// command.
 type lastArgument struct {
 	text string
-	// writes counts how many times the argument was written. It is set to the constant recalled if
+	// writes counts how many times the argument was written. The special value recalled means that
 	// the command must no longer be written.
 	writes atomic.Int32
 	// shown is set once a hook has read the text, because the hook might send it.
@@ -166,8 +166,8 @@ func newScript(ctx context.Context, cmd redisson.Command) *command {
 	}
 	c := wrap(ctx, args, 3)
 	if len(cmd.Args) == 0 {
-		// The last argument is a key, which remains a string for the hooks that read it. Its writes
-		// can't be counted, so the command counts as sent.
+		// The last argument is a key. It stays a string, because hooks might read it, so its writes
+		// can't be counted. The command is therefore treated as sent.
 		c.last.writes.Store(1)
 		return c
 	}

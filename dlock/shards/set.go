@@ -20,7 +20,7 @@ var (
 	// ErrMoved says that the shard now belongs to another member.
 	ErrMoved = errors.New("the shard is another member's")
 
-	// ErrOverdue says that the run has gone on for longer than its grace: see [Grace].
+	// ErrOverdue says that the run has gone on for longer than its grace period (see [Grace]).
 	ErrOverdue = errors.New("the run is overdue")
 )
 
@@ -43,7 +43,7 @@ func Grace(d time.Duration) Option { return func(s *Set) { s.grace = d } }
 // The default is two thirds of the client's lease.
 func Settle(d time.Duration) Option { return func(s *Set) { s.settle = d } }
 
-// Weight sets this member's share of the work: see [Set.SetWeight]. The default is 1.
+// Weight sets this member's share of the work, like [Set.SetWeight]. The default is 1.
 func Weight(n int) Option { return func(s *Set) { s.weight = n } }
 
 // Cap sets the maximum number of shards that this member runs, so that the remaining members aren't
@@ -63,12 +63,12 @@ func Starts(n int) Option { return func(s *Set) { s.starts = n } }
 // [slog.Default].
 func WithLogger(l *slog.Logger) Option { return func(s *Set) { s.log = l } }
 
-// WithTrace sets functions that the set calls when certain events happen: see [Trace]. By default
-// there are none.
+// WithTrace sets the functions that the set calls when certain events happen (see [Trace]). By
+// default there are none.
 func WithTrace(t Trace) Option { return func(s *Set) { s.trace = t } }
 
-// A Set is this process's membership in a group of processes that share work: see [New]. It is safe
-// for concurrent use, and must not be copied.
+// A Set is this process's membership in a group of processes that share work. Use [New] to create
+// one. A Set is safe for concurrent use, and must not be copied.
 type Set struct {
 	client  *dlock.Client
 	name    string
@@ -186,7 +186,7 @@ const (
 	Waiting   State = "waiting"   // in Mine: this member waits for the shard's lock
 	Running   State = "running"   // in Mine: fn runs
 	Finishing State = "finishing" // in Mine: fn was told to return
-	Overdue   State = "overdue"   // in Mine: fn hasn't returned within its grace
+	Overdue   State = "overdue"   // in Mine: fn hasn't returned within its grace period
 	Failing   State = "failing"   // in Mine: fn returned early, and will be called again soon
 )
 
@@ -262,8 +262,8 @@ func public(members []*member) (all []Member) {
 	return all
 }
 
-// Members asks the store for the members, in one round trip. It doesn't require a Run. It returns
-// the errors of [dlock.Client.Inspect].
+// Members asks the store for the members, in one round trip. It works whether or not Run is under
+// way. It returns the errors of [dlock.Client.Inspect].
 func (s *Set) Members(ctx context.Context) ([]Member, error) {
 	info, err := s.client.Inspect(ctx, s.lockName())
 	if err != nil {
@@ -273,8 +273,9 @@ func (s *Set) Members(ctx context.Context) ([]Member, error) {
 }
 
 // Table asks the store for the owner of each shard, with one round trip for each. It is meant for
-// people, and doesn't require a Run. For a Set with an empty list, it finds held shards with
-// [dlock.Client.Locks]. Table stops at the first error from Locks or [dlock.Client.Inspect].
+// people, and works whether or not Run is under way. For a Set with an empty list, it finds held
+// shards with [dlock.Client.Locks]. Table stops at the first error from Locks or
+// [dlock.Client.Inspect].
 func (s *Set) Table(ctx context.Context) iter.Seq2[ShardInfo, error] {
 	return func(yield func(ShardInfo, error) bool) {
 		s.mu.Lock()

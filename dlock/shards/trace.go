@@ -8,8 +8,8 @@ type Trace struct {
 	// Start is called when a run begins.
 	Start func(RunStart)
 
-	// Overdue is called when a run hasn't returned within its grace. Its argument describes the run
-	// so far. End is still called when the run returns.
+	// Overdue is called when a run hasn't returned within its grace period. Its argument describes
+	// the run so far. End is still called when the run returns.
 	Overdue func(RunEnd)
 
 	// End is called when a run has returned, before the shard is released.
@@ -27,7 +27,7 @@ type RunStart struct {
 	Waited     time.Duration // the time since the member first wanted the shard, or last ran it
 }
 
-// RunEnd describes a run that has ended, or whose grace has passed.
+// RunEnd describes a run that has ended, or whose grace period is over.
 type RunEnd struct {
 	Set, Shard string
 	Token      uint64

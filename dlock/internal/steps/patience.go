@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Limits on how long a caller waits for a step. Between these limits, it waits for as long as the
-// lease lasts. If the lease is short, a slow store may need more time to refuse a request. If the
-// lease is very long, a step shouldn't hang for all of it.
+// Limits on how long a caller waits for a step. Between them, it waits for as long as the lease
+// lasts. There is a minimum because a slow store might need longer than a short lease to refuse a
+// request, and a maximum so that a step doesn't hang for the whole of a very long lease.
 const (
 	Shortest = time.Second
 	Longest  = 30 * time.Second
@@ -35,8 +35,8 @@ type shared struct {
 	end      time.Time
 }
 
-// Context returns a context that ends after the time of the Patience, or up to an eighth of that
-// time earlier.
+// Context returns a context that ends after the duration given to [Store.Patience], or up to an
+// eighth of it earlier.
 func (p *Patience) Context() context.Context { return p.context() }
 
 func (p *Patience) context() *shared {

@@ -112,7 +112,8 @@ func Of[Req, Res any](do func(context.Context, Req) (Res, error)) Step[Req, Res]
 	}
 }
 
-// Do takes a step that concerns a lease of the usual length: see DoWithin.
+// Do is like DoWithin, with the patience for a lease of the usual length, and without a function
+// for late answers.
 func Do[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Req) (Res, error) {
 	return DoWithin(ctx, s, s.patience.d, nil, do, req)
 }

@@ -62,7 +62,8 @@ func (b *Borrower) ask(name string, n int, a Ask) (*op, []dlock.AcquireOption) {
 	return b.start(o), opts
 }
 
-// acquired records the result of a call that ask began. It returns nil if the call failed.
+// acquired records the result of a call whose start was recorded by the method ask. It returns nil
+// if the call failed.
 func (b *Borrower) acquired(o *op, err error) *Loan {
 	res := failed
 	switch {

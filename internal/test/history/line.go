@@ -19,7 +19,7 @@ const (
 // A stand is an interval in which an owner is in line for a Fair lock, and so can't hold it.
 type stand struct {
 	*number
-	from time.Duration // when the owner got its place, ahead of those that arrive later
+	from time.Duration // when the owner got its place; those that arrive later are behind it
 	in   span          // when the owner is certainly in line
 }
 
@@ -65,9 +65,9 @@ func (e *evidence) stands(n *number) (all []*stand) {
 	return all
 }
 
-// kept returns the time until which a step certainly keeps its owner in line, unless a later step
-// of the owner changes that. If faults are possible, that time is short: the owner might be granted
-// the lock without learning of it, and no longer be in line when the grant ends.
+// kept returns the end of the period in which a step certainly keeps its owner in line, unless a
+// later step of the owner changes that. If faults are possible, the period is short: the owner
+// might be granted the lock without learning of it, and no longer be in line when the grant ends.
 func (e *evidence) kept(s *step) time.Duration {
 	if e.rules.Calm {
 		return s.call + s.place

@@ -86,8 +86,8 @@ func (m *Holds) handTo(s *HoldsState, g, to int) {
 	}
 }
 
-// notice emits the possible steps of a goroutine that notices that it was handed a hold. The
-// goroutine's call may have been canceled meanwhile, or the hold may have been lost.
+// notice emits what a goroutine can do when it learns that it was handed a hold. Its call might
+// have been canceled meanwhile, or the hold might have been lost.
 func (m *Holds) notice(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	x := &s.numbers[n]

@@ -71,9 +71,9 @@ type call struct {
 
 func (x *call) believes() bool { return x.at == within && !x.lost && x.left > 0 }
 
-// A lineRequest is a request in the network. A request of kind keeping concerns the calls in its
-// set, which all belong to one client. Any other request concerns the one call that its number
-// identifies.
+// A lineRequest is a request in the network. A request to refresh places (of kind keeping) concerns
+// the calls in its set, which all belong to one client. Any other request concerns the one call
+// that its number identifies.
 type lineRequest struct {
 	kind    uint8
 	number  uint8

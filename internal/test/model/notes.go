@@ -56,8 +56,8 @@ type NotesState struct {
 	jumped   bool // W2 is violated
 }
 
-// readingToo is the state of a party that writes and reads. All other states are those of the Waits
-// model.
+// readingToo is the state of a party that writes and reads. The Waits model defines all other
+// states.
 const readingToo = finished + 1
 
 // Init returns the initial state, with a free lock and no parties.

@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// divided lists the lock names that package shards uses for the shards.
+// divided lists the names that package shards gives to the locks of the shards.
 var divided = []string{"shards:soak@0", "shards:soak@1"}
 
 // divide makes a user join a set of shards for some time, and run the shards that it is assigned.

@@ -331,7 +331,7 @@ func (t *tap) Close() {
 	t.Subscription.Close()
 }
 
-// wakeAll wakes all waiters, since their messages may have been lost.
+// wakeAll wakes all waiters. It is called when their messages might have been lost.
 func (w *wire) wakeAll() {
 	w.mu.Lock()
 	var all []*tap

@@ -571,7 +571,8 @@ func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 		}
 	}
 
-	// To find a conflict, a waiter for a plain lock needs one more command, but only once.
+	// To find a conflict, a session that is refused a plain lock sends one more command, unless it
+	// is subscribed to the lock or holds it.
 	t.Run("on the wire", func(t *testing.T) {
 		client.FlushAll(t.Context())
 		s := open(t, p.Server(t, server.Addr, Options{}))
