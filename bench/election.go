@@ -164,7 +164,7 @@ type candidate struct {
 	orders *os.File
 }
 
-// A said is a notice together with the candidate that sent it.
+// said pairs a notice with the candidate that sent it.
 type said struct {
 	notice
 	by *candidate

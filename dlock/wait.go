@@ -268,7 +268,7 @@ func (q *queue) firstIn() *acquisition {
 	return nil
 }
 
-// count updates the queue's counts when the call a joins the queue (n is 1) or leaves it (n is -1).
+// count updates the queue's counts for a call that joins the queue (n is 1) or leaves it (n is -1).
 func (q *queue) count(a *acquisition, n int) {
 	q.length += n
 	if a.partners {

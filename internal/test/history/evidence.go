@@ -16,7 +16,7 @@ type number struct {
 	steps   []*step         // sorted by start time
 	granted time.Duration   // earliest time at which the store may have granted the lock
 	handed  []time.Duration // when users of its client handed the hold over
-	until   time.Duration   // latest time at which the store may have the hold, if not released
+	until   time.Duration   // latest time at which an unreleased hold may still be in the store
 	ghosts  []span
 	shaken  bool // whether the hold's state in the store may differ from what calls returned
 }
@@ -548,8 +548,8 @@ func (s *step) gets() bool {
 // open reports whether a step may still take effect.
 func (s *step) open() bool { return s.ret == 0 || s.result == unknown }
 
-// goneAfter returns the latest time at which the store may have the number's hold, if no request
-// after the given time acquires it again.
+// goneAfter returns the latest time at which the number's hold may still be in the store, if no
+// request after the given time acquires it again.
 func (n *number) goneAfter(at time.Duration) time.Duration {
 	for _, r := range n.steps {
 		released := r.kind == releaseStep && (r.result == freed || r.result == refused)

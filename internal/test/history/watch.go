@@ -17,7 +17,7 @@ type step struct {
 	lease   time.Duration
 	reentry bool
 	waited  time.Duration
-	place   time.Duration // how long a writer's note or place in line lasts; 0 if it has none
+	place   time.Duration // how long the writer's note or the place in line lasts; 0 if there is none
 	permits int
 	token   uint64 // fencing token of the acquisition
 	call    time.Duration

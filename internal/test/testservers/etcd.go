@@ -92,7 +92,7 @@ func need(t TB, path string, err error) string {
 	return path
 }
 
-// Etcd starts an etcd server with one member and additional arguments.
+// Etcd starts a cluster of a single etcd server, and passes it the additional arguments args.
 func Etcd(t TB, args ...string) *Server {
 	t.Helper()
 	path := etcdPath(t)

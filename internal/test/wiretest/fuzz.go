@@ -63,8 +63,8 @@ func (r Reply) number(from, to int64) bool {
 }
 
 // Answered tests that a step returns, and that its result agrees with the server's reply. The
-// number step, modulo six, selects the step. If known is false, the result isn't checked, because
-// it might depend on how the client reads meaningless bytes.
+// parameter step, modulo six, selects which step. If known is false, the result isn't checked,
+// because it might depend on how the client reads meaningless bytes.
 func Answered(t *testing.T, b backend.Backend, step byte, said Reply, known bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
