@@ -126,8 +126,8 @@ func (p party) inspects(name string, want view) {
 	p.e.seen("Inspect", p.inspect(name), name, want)
 }
 
-// list returns all locks whose names begin with a prefix. It reads pages of at most limit locks,
-// and calls the function between before each page except the first.
+// list returns all locks whose names begin with a prefix. It reads pages of at most limit locks.
+// The function between is called before each page except the first.
 func (p party) list(prefix string, limit int, between func()) (locks []backend.Inspection) {
 	p.e.Helper()
 	for req := (backend.ListRequest{Prefix: prefix, Limit: limit}); ; between() {

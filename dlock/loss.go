@@ -65,7 +65,7 @@ const (
 	// LossTaken means that the store no longer has the hold, and someone else holds the lock.
 	LossTaken
 
-	// LossForced means that this client force-unlocked the lock with [Locker.ForceUnlock].
+	// LossForced means that this client force-unlocked the lock (see [Locker.ForceUnlock]).
 	LossForced
 
 	// LossPaused means that this process or its machine was paused while the lease ran out.
@@ -109,7 +109,7 @@ func (l *Loss) Error() string {
 // Unwrap returns [ErrLost].
 func (l *Loss) Unwrap() error { return ErrLost }
 
-// A why is the reason, with details, why a claim is lost or in danger.
+// A why holds the details of why a claim is lost or in danger.
 type why struct {
 	reason LossReason
 	had    instant // time of the last confirmation; if 0, the claim has it

@@ -384,7 +384,7 @@ func (a *acquisition) notify() {
 	}
 }
 
-// slot returns the field of the object that refers to the queue.
+// slot returns a pointer to the object's field that refers to the queue.
 func (q *queue) slot() **queue {
 	if q.placed {
 		return &q.object.line

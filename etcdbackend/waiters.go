@@ -44,7 +44,7 @@ const (
 	waiterTTL     = 15 // seconds
 	shortestDelay = 10 * time.Millisecond
 	longestDelay  = 100 * time.Millisecond
-	mostDelays    = 10 // a session waits for no more than this many delays
+	mostDelays    = 10 // maximum number of delays that a session waits for
 	joinWithin    = time.Second
 )
 

@@ -59,7 +59,7 @@ type listener struct {
 // audience holds a session's subscriptions to one lock.
 type audience struct {
 	subs  map[*subscription]struct{}
-	noted int       // the note in the store: see subscription.note
+	noted int       // the note in the store (see subscription.note)
 	until time.Time // when the note must be checked next
 	idle  time.Time // when the last subscription ended
 }

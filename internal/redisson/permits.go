@@ -82,7 +82,7 @@ const (
 	idLen     = 16
 )
 
-// holder returns the first bytes of an owner's ids, which are the same in all of them.
+// holder returns the bytes with which all of an owner's ids begin.
 func holder(owner string) string {
 	sum := sha256.Sum256([]byte(owner))
 	return string(sum[:holderLen])

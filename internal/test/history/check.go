@@ -358,8 +358,8 @@ func (r *Recorder) delays(limit time.Duration) error {
 	return nil
 }
 
-// behind reports whether o may have waited behind another call of its client. That is a call that
-// began before o, or at about the same time, and was still waiting for permits at the given time.
+// behind reports whether o may have waited behind another call of its client. Such a call began
+// before o, or at about the same time, and was still waiting for permits at the given time.
 func (r *Recorder) behind(o *op, at time.Duration) bool {
 	return slices.ContainsFunc(r.ops, func(x *op) bool {
 		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client &&

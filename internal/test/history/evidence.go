@@ -199,9 +199,9 @@ func (n *number) stoodAgain() bool {
 }
 
 // tookBack reports whether the client of call o released the hold that the attempt acquired, while
-// it had another hold that o could share or be handed. If so, o may have returned that other hold:
-// either the client never got the reply to the attempt, or o was handed the other hold during the
-// attempt.
+// it had another hold that o could share or be handed. In that case, o may have returned the other
+// hold, either because the client never got the reply to the attempt, or because o was handed the
+// other hold during the attempt.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
 	i := slices.IndexFunc(own.steps, func(s *step) bool {
