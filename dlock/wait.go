@@ -288,8 +288,8 @@ func (a *acquisition) parked() bool {
 	return v != nil && v.hold != nil && !a.kind.Shared()
 }
 
-// expects reports whether a holder in this client is likely to hand the lock over to a, which leads
-// its queue. If so, the lead looks again when the hand-over time ends.
+// expects reports whether a holder in this client is likely to hand the lock over to this call, the
+// lead of its queue. If so, the lead looks again when the hand-over time ends.
 func (a *acquisition) expects(s *state) bool {
 	o := a.in.object
 	if a.kind.Many() {
@@ -496,7 +496,7 @@ func (a *acquisition) turn() move {
 	}
 	// These flags are cleared before the attempt, never after it, so that any later event counts
 	// for the next attempt. If a holder in this client is expected to hand the lock over, the
-	// wake-up is stale: it is from a release before that hold.
+	// wake-up is stale, because it came from a release before that hold.
 	stale, woken := !a.fresh && a.expects(s), q.woken
 	a.fresh, q.woken = false, false
 	if stale {

@@ -171,7 +171,8 @@ func reasonOf(err error) string {
 	return dlock.LossExpired.String()
 }
 
-// because explains the Reason of a [progress]: why a lock was lost, or why a command was ended.
+// because maps the Reason of a [progress] to a text that says why the lock was lost, or why the
+// command was ended.
 var because = map[string]string{
 	"timeout":                  "it ran for longer than --timeout",
 	"grace":                    "it didn't end within --grace",

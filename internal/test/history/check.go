@@ -90,8 +90,8 @@ func (r *Recorder) Check(rules Rules) Verdict {
 }
 
 // CheckTimes checks two rules for the calls recorded so far: no two users could rely on a lock at
-// once, and no user acquired a fair lock out of turn. It can check many calls, even if some calls
-// are missing from the record.
+// once, and no user acquired a fair lock out of turn. It copes with long records, and with records
+// in which some calls are missing.
 func (r *Recorder) CheckTimes(rules Rules) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -381,8 +381,8 @@ func (e *evidence) acquisition(o *op) {
 
 // usurped records that the hold of call o may have ended early, because its client mistook an older
 // hold for a newer one. That can happen if another user of the client was granted the lock, that
-// hold was ended by force, o was granted the lock, and o returned before the other user's call got
-// its reply.
+// hold was ended by force before o was granted the lock, and o then returned before the other
+// user's call got its reply.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
 		if several(o.side) && several(late.side) {
