@@ -321,8 +321,8 @@ func (q *queue) wouldRefuse(s *state, a *acquisition) bool {
 // its error can say so. If its wait is bounded, it does that after 1/newsShare of the wait.
 const newsShare = 4
 
-// inquire makes the lead ask the store, unless the store has refused an attempt since the one with
-// the given number.
+// inquire makes the lead ask the store, unless the store has refused an attempt that was made after
+// the one with the given number.
 func (q *queue) inquire(seen uint64) {
 	if q.lead != nil && q.refused <= seen {
 		q.lead.fresh = true

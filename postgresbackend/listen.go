@@ -164,8 +164,8 @@ func (s *session) hears() error {
 	return nil
 }
 
-// known records whether the connection receives messages. If not, err is the reason. If no
-// connection will ever receive messages, deaf is the reason.
+// known records whether the connection receives messages. If it doesn't, err says why. If no
+// connection ever will, deaf says why.
 func (s *session) known(stands bool, err, deaf error) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()

@@ -73,7 +73,8 @@ func (k *kind) mute(name string, call Call) (Call, bool) {
 	return call, true
 }
 
-// deniedKeys reports whether the server denied the user one of the keys.
+// deniedKeys reports whether the server refused a command because the user has no permission for
+// one of its keys.
 func (r Reply) deniedKeys() bool {
 	return strings.HasPrefix(r.Refusal, "NOPERM") && strings.Contains(r.Refusal, "key")
 }

@@ -322,8 +322,8 @@ func (e *evidence) releases(o *op) bool {
 	return false
 }
 
-// struckBefore returns a function that reports whether an op is a forced unlock or a wipe that may
-// have ended the number's hold before call o returned. Call o was handed that hold.
+// struckBefore is for a call o that was handed the number's hold. It returns a function that reports
+// whether an op is a forced unlock or a wipe that may have ended the hold before o returned.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
 		return func(*op) bool { return false }
@@ -347,8 +347,8 @@ func (n *number) seen(from, to time.Duration) time.Duration {
 	return last
 }
 
-// driftShare determines how much of a lease a client leaves unused: 1/driftShare of it, because
-// clocks may run at different speeds.
+// driftShare sets how much of a lease a client leaves unused, because clocks can differ in speed.
+// The unused part is 1/driftShare of the lease.
 const driftShare = 100
 
 // acquisition records what the attempts of an acquiring call reveal about it.
