@@ -86,7 +86,7 @@ func (ws *waiters) remove(key []byte) {
 }
 
 // join puts the session at the end of the queue for a lock, if it is subscribed and has no key. If
-// that fails, the session tries for the lock as if it were the first.
+// that fails, the session tries to get the lock as if it were the first.
 func (ws *waiters) join(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, joinWithin)
 	defer cancel()

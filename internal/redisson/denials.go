@@ -14,9 +14,9 @@ import (
 // for example because the user lacks a permission, or because the script didn't declare the key.
 // Such a script may have changed keys before it failed, so its error is Unknown, and the client
 // would repeat the attempt forever. Therefore the session doesn't send the next acquisition of the
-// same kind of lock. It returns an error of kind Refused, which is true of a request that wasn't
-// sent. This error ends the call, and the client then releases what earlier attempts may have
-// acquired. Later acquisitions are sent as usual, since the server may permit them by then.
+// same kind of lock. It returns an error of kind Refused instead, which is safe because the request
+// wasn't sent. This error ends the call, and the client then releases what earlier attempts may
+// have acquired. Later acquisitions are sent as usual, since the server may permit them by then.
 type denials struct {
 	mu   sync.Mutex
 	last map[*kind]error

@@ -56,8 +56,8 @@ var (
 )
 
 const (
-	// maxPermits is the number of permits that an owner may acquire at once. It bounds how long a
-	// script keeps the server from other work.
+	// maxPermits is the largest number of permits that an owner can acquire at once. It bounds how
+	// long a script keeps the server from other work.
 	maxPermits = 10_000
 
 	// maxLimit is the largest number of permits that a semaphore can have. Redisson stores the

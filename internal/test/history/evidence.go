@@ -322,7 +322,7 @@ func (e *evidence) releases(o *op) bool {
 	return false
 }
 
-// struckBefore is for a call o that was handed the number's hold. It returns a function that reports
+// struckBefore expects that call o was handed the number's hold. It returns a function that reports
 // whether an op is a forced unlock or a wipe that may have ended the hold before o returned.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
