@@ -182,9 +182,9 @@ var because = map[string]string{
 	dlock.LossPaused.String():  "distsync stood still for longer than the lease",
 }
 
-// text returns the message for an event, or "" if none is printed. If the parameter alone is
-// true, no command runs while the lock is held. In that case, routine events have messages too, but
-// the event "unreleased" has none, because the program prints the error that finish returns.
+// text returns the message for an event, or "" if none is printed. alone means that no command runs
+// while the lock is held. In that case, routine events have messages too, but the event
+// "unreleased" has none, because the program prints the error that finish returns.
 func (p *progress) text(name string, alone bool) string {
 	what := map[string]string{
 		"unrenewed":  "the lock can't be renewed",

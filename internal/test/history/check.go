@@ -375,10 +375,10 @@ type gap struct {
 	span
 }
 
-// takenBeside returns how many other holds the store may still have after a step has released a
+// takenBeside returns how many other holds may still be in the store after a step has released a
 // hold. For a Read, these are the holds of other readers. For a Write, it is the Read of the same
 // owner, if there is one. For permits, takenBeside returns the number of other permits that may
-// remain taken.
+// still be taken.
 func (r *Recorder) takenBeside(freed *step) (n int) {
 	if !several(freed.side) && freed.side != backend.Write {
 		return 0

@@ -441,8 +441,8 @@ func (e *evidence) haunted(o *op) bool {
 	return false
 }
 
-// haunts reports whether the store may have had the number's hold during call o, although no call's
-// answer shows it.
+// haunts reports whether the number's hold may have been in the store during call o, although no
+// call's answer shows it.
 func (n *number) haunts(o *op) bool {
 	return slices.ContainsFunc(n.ghosts, func(g span) bool {
 		return g.from <= o.ret && o.call <= g.to
