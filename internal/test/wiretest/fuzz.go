@@ -20,8 +20,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// AddReplies adds possible replies of a server to the fuzz corpus. An entry consists of the step,
-// whether the server speaks RESP3, and two replies.
+// AddReplies adds possible replies of a server to the fuzz corpus. An entry consists of a step, a
+// flag that says whether the server speaks RESP3, and two replies.
 func AddReplies(f *testing.F) {
 	for _, answer := range []string{
 		"$-1\r\n", "*-1\r\n", "_\r\n", ":0\r\n", ":1\r\n", ":-1\r\n", ":-2\r\n",
