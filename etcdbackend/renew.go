@@ -170,7 +170,7 @@ func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	return key, nil
 }
 
-// kept takes the result of the keep-alive for a request, and answers the request. If the lease
+// kept handles the result of the keep-alive for a request, and answers the request. If the lease
 // doesn't have the length that the request needs, kept rewrites the hold's key first.
 func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 	switch {

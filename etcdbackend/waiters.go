@@ -14,12 +14,13 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// waiters makes the sessions that wait for a lock try in order of arrival. It holds the session's
-// place in the queue for each lock that the session waits for. While a session is subscribed to a
-// lock, it keeps a key of its own, in addition to the lock's key. When the lock is released, all
-// sessions are notified. The first tries at once. Every other session waits some time for each one
-// ahead of it, and tries only if the lock hasn't been taken by then. So the sessions try one after
-// the other, in order. A session that died while it waited delays the others only by that time.
+// waiters makes sessions that wait for a lock try to get it in order of arrival. It holds the
+// session's place in the queue for each lock that the session waits for. While a session is
+// subscribed to a lock, it keeps a key of its own, in addition to the lock's key. When the lock is
+// released, all sessions are notified. The first tries at once. Every other session waits some time
+// for each one ahead of it, and tries only if the lock hasn't been taken by then. So the sessions
+// try one after the other, in order. A session that died while it waited delays the others only by
+// that time.
 //
 // The order is only a courtesy. A wrong order costs one needless attempt, or a few milliseconds.
 type waiters struct {

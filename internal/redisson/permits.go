@@ -116,7 +116,7 @@ func permitsKeys(name string) []string { return []string{name, ids(name), Permit
 // which is also too large.
 func permits(n int) string { return strconv.Itoa(min(n, maxPermits+1)) }
 
-// AcquirePermits makes one attempt to acquire permits. req.Owner is a result of [holder].
+// AcquirePermits makes one attempt to acquire permits. req.Owner must be a result of [holder].
 // [ParsePermits] reads its reply.
 func (d Dialect) AcquirePermits(req backend.AcquireRequest) Call {
 	return Call{d.script(permitsAcquireScript, shardedPermitsAcquireScript), permitsKeys(req.Name),

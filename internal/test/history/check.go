@@ -367,8 +367,8 @@ func (r *Recorder) behind(o *op, at time.Duration) bool {
 	})
 }
 
-// A gap is an interval in which a lock is certainly free. For a semaphore, some permits may be
-// taken.
+// A gap is an interval in which a lock is certainly free. In a gap of a semaphore, some permits may
+// still be taken. The field taken is the largest possible number of these.
 type gap struct {
 	name  string
 	taken int
