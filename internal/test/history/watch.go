@@ -17,7 +17,7 @@ type step struct {
 	lease   time.Duration
 	reentry bool
 	waited  time.Duration
-	place   time.Duration // how long the writer's note or the place in line lasts; 0 if there is none
+	place   time.Duration // how long the note of a writer, or the place in line, lasts; or 0
 	permits int
 	token   uint64 // fencing token of the acquisition
 	call    time.Duration
