@@ -125,7 +125,7 @@ func (m *member) lacks() int {
 type view struct {
 	members []*member
 	taken   map[int]*member // the member on each seat
-	next    time.Duration   // time until a member's hold expires, unless it is renewed; 0 if none
+	next    time.Duration   // time until the first hold expires, unless it is renewed; 0 if none
 }
 
 // newView creates a view from the holders' notes.

@@ -17,7 +17,7 @@ type step struct {
 	lease   time.Duration
 	reentry bool
 	waited  time.Duration
-	place   time.Duration // how long the note of a writer, or the place in line, lasts; or 0
+	place   time.Duration // duration of a writer's note or of a place in line; 0 if none
 	permits int
 	token   uint64 // fencing token of the acquisition
 	call    time.Duration
