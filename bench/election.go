@@ -164,7 +164,7 @@ type candidate struct {
 	orders *os.File
 }
 
-// A said is a notice together with the candidate that sent it.
+// said pairs a notice with the candidate that sent it.
 type said struct {
 	notice
 	by *candidate
@@ -347,7 +347,7 @@ func (c *candidates) kill(who contender) (s succession, err error) {
 		return s, err
 	}
 	old.process.end()
-	old.orders.Close() // not before the kill, since that would make the candidate resign
+	old.orders.Close() // after the kill, since closing it earlier would make the candidate resign
 	if s, err = c.lapse(who, led, from); err != nil {
 		return s, err
 	}

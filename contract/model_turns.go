@@ -15,7 +15,7 @@ const noLimit, tooMany = "no limit", "too many"
 // works reports whether any owner holds permits.
 func (o object) works() bool { return o.permits != [len(modelOwners)]ending{} }
 
-// out returns the number of permits that are taken. An owner that takes permits takes as many as
+// out returns the number of permits that are taken. Each owner takes either none or the number that
 // modelStep.permits returns.
 func (o object) out() (n int) {
 	for i, x := range o.permits {
@@ -133,7 +133,7 @@ func (o object) firstPermits() (first ending) {
 // line is the model of a Fair lock's waiters, in order.
 type line [len(modelOwners)]place
 
-// A place is an owner's place in line. It is empty if it has no owner.
+// A place is an owner's place in line. The zero place belongs to nobody.
 type place struct {
 	owner string
 	ends  ending

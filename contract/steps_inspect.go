@@ -126,8 +126,8 @@ func (p party) inspects(name string, want view) {
 	p.e.seen("Inspect", p.inspect(name), name, want)
 }
 
-// list returns all locks whose names begin with a prefix. It reads pages of at most limit locks,
-// and calls the function between before each page except the first.
+// list returns all locks whose names begin with a prefix. It reads pages of at most limit locks.
+// The function between is called before each page except the first.
 func (p party) list(prefix string, limit int, between func()) (locks []backend.Inspection) {
 	p.e.Helper()
 	for req := (backend.ListRequest{Prefix: prefix, Limit: limit}); ; between() {
@@ -533,9 +533,10 @@ var inspectCases = []testCase{
 		}},
 }
 
-// unbroken checks that look copes with broken connections. It calls look repeatedly, and each time
-// a fault hits a different one of look's requests. In a first series of calls the request is lost,
-// and in a second series its reply. If look returns an error, its kind must not be Refused.
+// unbroken checks that look copes with broken connections. It calls look repeatedly. The connection
+// breaks at look's first request in the first call, at its second request in the second call, and
+// so on. After a series of calls in which the requests are lost, another series loses the replies.
+// If look returns an error, its kind must not be Refused.
 func (e *env) unbroken(look func(p party) error) {
 	e.Helper()
 	e.skipWithout(e.store.Fragile != nil, "Fragile")

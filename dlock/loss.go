@@ -20,7 +20,7 @@ import (
 type Loss struct {
 	Name   string
 	Kind   backend.Kind
-	Holder string // its id in the store: see [Hold.HolderID]
+	Holder string // its id in the store (see [Hold.HolderID])
 	Reason LossReason
 
 	// At is when the loss was discovered. Held is how long the lock was held, until At or the end
@@ -65,14 +65,14 @@ const (
 	// LossTaken means that the store no longer has the hold, and someone else holds the lock.
 	LossTaken
 
-	// LossForced means that this client force-unlocked the lock: see [Locker.ForceUnlock].
+	// LossForced means that this client force-unlocked the lock (see [Locker.ForceUnlock]).
 	LossForced
 
 	// LossPaused means that this process or its machine was paused while the lease ran out.
 	LossPaused
 
-	// LossLease means that a fixed lease ran out: see [FixedLease]. That is normal, unless the work
-	// took too long.
+	// LossLease means that a fixed lease ran out (see [FixedLease]). That is normal, unless the
+	// work took too long.
 	LossLease
 )
 
@@ -109,10 +109,10 @@ func (l *Loss) Error() string {
 // Unwrap returns [ErrLost].
 func (l *Loss) Unwrap() error { return ErrLost }
 
-// A why describes in detail why a claim is lost or in danger.
+// A why holds the details of why a claim is lost or in danger.
 type why struct {
 	reason LossReason
-	had    instant // the last confirmation; 0: see the claim
+	had    instant // time of the last confirmation; if 0, the claim has it
 	by     string
 	paused time.Duration
 	err    error

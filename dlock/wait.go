@@ -268,7 +268,7 @@ func (q *queue) firstIn() *acquisition {
 	return nil
 }
 
-// count updates the queue's counts when the call a joins the queue (n is 1) or leaves it (n is -1).
+// count updates the queue's counts for a call that joins the queue (n is 1) or leaves it (n is -1).
 func (q *queue) count(a *acquisition, n int) {
 	q.length += n
 	if a.partners {
@@ -288,8 +288,8 @@ func (a *acquisition) parked() bool {
 	return v != nil && v.hold != nil && !a.kind.Shared()
 }
 
-// expects reports whether a holder in this client is likely to hand the lock over to a, which leads
-// its queue. If so, the lead looks again when the hand-over time ends.
+// expects reports whether a holder in this client is likely to hand the lock over to this call, the
+// lead of its queue. If so, the lead looks again when the hand-over time ends.
 func (a *acquisition) expects(s *state) bool {
 	o := a.in.object
 	if a.kind.Many() {
@@ -321,8 +321,8 @@ func (q *queue) wouldRefuse(s *state, a *acquisition) bool {
 // its error can say so. If its wait is bounded, it does that after 1/newsShare of the wait.
 const newsShare = 4
 
-// inquire makes the lead ask the store, unless the store has refused an attempt since the one with
-// the given number.
+// inquire makes the lead ask the store, unless the store has refused an attempt that was made after
+// the one with the given number.
 func (q *queue) inquire(seen uint64) {
 	if q.lead != nil && q.refused <= seen {
 		q.lead.fresh = true
@@ -384,7 +384,7 @@ func (a *acquisition) notify() {
 	}
 }
 
-// slot returns the field of the object that refers to the queue.
+// slot returns a pointer to the object's field that refers to the queue.
 func (q *queue) slot() **queue {
 	if q.placed {
 		return &q.object.line
@@ -496,7 +496,7 @@ func (a *acquisition) turn() move {
 	}
 	// These flags are cleared before the attempt, never after it, so that any later event counts
 	// for the next attempt. If a holder in this client is expected to hand the lock over, the
-	// wake-up is stale: it is from a release before that hold.
+	// wake-up is stale, because it came from a release before that hold.
 	stale, woken := !a.fresh && a.expects(s), q.woken
 	a.fresh, q.woken = false, false
 	if stale {

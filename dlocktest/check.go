@@ -13,7 +13,7 @@ import (
 // These constants limit how long the method check waits at the end of a test.
 const (
 	patience = 3 * time.Second // for goroutines that are about to unlock
-	// for repeated releases, whose pauses may have grown while the store was down
+	// for failed unlocks, whose retries may have become rare while the store was down
 	longPatience = 15 * time.Second
 )
 

@@ -170,7 +170,7 @@ func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	return key, nil
 }
 
-// kept takes the result of the keep-alive for a request, and answers the request. If the lease
+// kept handles the result of the keep-alive for a request, and answers the request. If the lease
 // doesn't have the length that the request needs, kept rewrites the hold's key first.
 func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 	switch {
@@ -185,8 +185,8 @@ func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 }
 
 // rewrite renews a hold by writing its key. It attaches the key to a new lease if the old one has
-// the wrong length. If the request is for a different number of permits than the hold has, rewrite
-// releases the permits. If the old lease has ended, rewrite finds out whether the hold has ended
+// the wrong length. If the hold doesn't have the requested number of permits, rewrite releases its
+// permits. If the old lease has ended, rewrite finds out whether the hold has ended
 // too.
 func (b *batch) rewrite(r int, a *attempt, key record) {
 	b.apart(func() {

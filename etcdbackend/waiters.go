@@ -14,12 +14,13 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// waiters makes the sessions that wait for a lock try in order of arrival. It holds the session's
-// place in the queue for each lock that the session waits for. While a session is subscribed to a
-// lock, it keeps a key of its own, in addition to the lock's key. When the lock is released, all
-// sessions are notified. The first tries at once. Every other session waits some time for each one
-// ahead of it, and tries only if the lock hasn't been taken by then. So the sessions try one after
-// the other, in order. A session that died while it waited delays the others only by that time.
+// waiters makes sessions that wait for a lock try to get it in order of arrival. It holds the
+// session's place in the queue for each lock that the session waits for. While a session is
+// subscribed to a lock, it keeps a key of its own, in addition to the lock's key. When the lock is
+// released, all sessions are notified. The first tries at once. Every other session waits some time
+// for each one ahead of it, and tries only if the lock hasn't been taken by then. So the sessions
+// try one after the other, in order. A session that died while it waited delays the others only by
+// that time.
 //
 // The order is only a courtesy. A wrong order costs one needless attempt, or a few milliseconds.
 type waiters struct {
@@ -44,7 +45,7 @@ const (
 	waiterTTL     = 15 // seconds
 	shortestDelay = 10 * time.Millisecond
 	longestDelay  = 100 * time.Millisecond
-	mostDelays    = 10 // a session waits for no more than this many delays
+	mostDelays    = 10 // maximum number of delays that a session waits for
 	joinWithin    = time.Second
 )
 
@@ -86,7 +87,7 @@ func (ws *waiters) remove(key []byte) {
 }
 
 // join puts the session at the end of the queue for a lock, if it is subscribed and has no key. If
-// that fails, the session tries for the lock as if it were the first.
+// that fails, the session tries to get the lock as if it were the first.
 func (ws *waiters) join(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, joinWithin)
 	defer cancel()

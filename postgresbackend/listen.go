@@ -59,7 +59,7 @@ type listener struct {
 // audience holds a session's subscriptions to one lock.
 type audience struct {
 	subs  map[*subscription]struct{}
-	noted int       // the note in the store: see subscription.note
+	noted int       // the note in the store (see subscription.note)
 	until time.Time // when the note must be checked next
 	idle  time.Time // when the last subscription ended
 }
@@ -164,8 +164,8 @@ func (s *session) hears() error {
 	return nil
 }
 
-// known records whether the connection receives messages. If not, err is the reason. If no
-// connection will ever receive messages, deaf is the reason.
+// known records whether the connection receives messages. If it doesn't, err says why. If no
+// connection ever will, deaf says why.
 func (s *session) known(stands bool, err, deaf error) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()

@@ -32,15 +32,15 @@ func decode(stored string) string {
 	return stored
 }
 
-// Limits in bytes. An index entry has at most 2,704 bytes, and one index contains both the name and
-// the owner.
+// Limits in bytes. An index entry can't be longer than 2,704 bytes, and one index contains both the
+// name and the owner.
 const (
 	longestName = 2500 // of a name, as stored
 	longestPair = 2650 // of a name and an owner together
 )
 
 // checkNames returns an error if a name or an owner is too long to be stored. Both must already be
-// encoded, as they are stored.
+// encoded as they will be stored.
 func checkNames(name string, owners ...string) error {
 	if len(name) > longestName {
 		return refused(fmt.Errorf("the name has %d bytes, more than %d", len(name),

@@ -157,7 +157,7 @@ const (
 	tellFreed  = "o"
 	tellUnread = "r" // tellFreed, unless there are readers
 	tellKept   = "k" // only subscribers that watch
-	tellProof  = "p" // a session's test message to itself, which wakes no waiter
+	tellProof  = "p" // a session's test message to itself; not for subscribers
 )
 
 // telling returns a function that notifies subscribers after a step.
@@ -314,8 +314,8 @@ type sight struct {
 	kept      bool
 	left      *int64
 	limit     int32
-	parts     int64 // the number of owners that read or hold permits
-	out, mine int64 // the reads or permits of all owners, and those of the given owner
+	parts     int64 // the number of owners that hold reads or permits
+	out, mine int64 // the number of reads or permits, in total and of the given owner
 	last      int64 // when the last permit or read expires, in milliseconds from now
 }
 

@@ -119,19 +119,19 @@
 //
 // # On the wire
 //
-// The protocol is that of Redisson's RLock. The lock is a hash with one field, and its release is
-// published on a channel. Fenced, read-write and fair locks, and permits, are stored like
+// A plain lock uses the protocol of Redisson's RLock. It is a hash with one field, and its release
+// is published on a channel. Fenced, read-write and fair locks, and permits, are stored like
 // Redisson's RFencedLock, RReadWriteLock, RFairLock and RPermitExpirableSemaphore, but have scripts
-// of their own. So Java programs with Redisson, Go programs with package
-// [github.com/seed951563bd/distsync/redisbackend], and those with this one exclude each other, and
-// wake each other's waiters. With a cluster of Redis 7 or Valkey, use [WithShardedPubSub] in all
-// programs. Or use it in none, and tell Redisson not to use sharded channels.
+// of their own. So Java programs with Redisson, and Go programs with this package or package
+// [github.com/seed951563bd/distsync/redisbackend], exclude each other, and wake each other's
+// waiters. With a cluster of Redis 7 or Valkey, either use [WithShardedPubSub] in all programs, or
+// use it in none, and tell Redisson not to use sharded channels.
 //
 // The user that the client logs in as needs the commands EVAL, EVALSHA, EXISTS, HEXISTS, HINCRBY,
 // HGET, HKEYS, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, besides
 // those that valkey-go needs for itself. With permission for PUBSUB, an unlock also learns whether
 // others wait. Scripts get the names of channels as keys. So besides the lock names, the user needs
-// the pattern redisson_lock__channel:* twice, among its keys and among its channels. If an option
+// the pattern redisson_lock__channel:* among its keys, and also among its channels. If an option
 // needs other commands, its documentation lists them.
 //
 // Other kinds of lock need further permissions. {NAME} is written without braces if the name

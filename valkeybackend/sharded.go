@@ -13,7 +13,8 @@ package valkeybackend
 // The option needs Valkey, or Redis 7. With an older server, every attempt to lock fails.
 //
 // The client's user on the server needs permission for the commands SPUBLISH, SSUBSCRIBE and
-// SUNSUBSCRIBE instead of those without the S, and in a cluster also for CLUSTER SLOTS.
+// SUNSUBSCRIBE instead of PUBLISH, SUBSCRIBE and UNSUBSCRIBE, and in a cluster also for CLUSTER
+// SLOTS.
 func WithShardedPubSub() Option {
 	return func(o *options) { o.sharded = true }
 }

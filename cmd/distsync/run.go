@@ -171,7 +171,8 @@ func reasonOf(err error) string {
 	return dlock.LossExpired.String()
 }
 
-// because explains the Reason of a [progress]: why a lock was lost, or why a command was ended.
+// because maps the Reason of a [progress] to a text that says why the lock was lost, or why the
+// command was ended.
 var because = map[string]string{
 	"timeout":                  "it ran for longer than --timeout",
 	"grace":                    "it didn't end within --grace",
@@ -181,9 +182,9 @@ var because = map[string]string{
 	dlock.LossPaused.String():  "distsync stood still for longer than the lease",
 }
 
-// text returns the message for an event, or "" if none is printed. If the parameter alone is
-// true, no command runs while the lock is held. In that case, routine events have messages too, but
-// the event "unreleased" has none, because the program prints the error that finish returns.
+// text returns the message for an event, or "" if none is printed. alone means that no command runs
+// while the lock is held. In that case, routine events have messages too, but the event
+// "unreleased" has none, because the program prints the error that finish returns.
 func (p *progress) text(name string, alone bool) string {
 	what := map[string]string{
 		"unrenewed":  "the lock can't be renewed",

@@ -125,7 +125,7 @@ func (m *member) lacks() int {
 type view struct {
 	members []*member
 	taken   map[int]*member // the member on each seat
-	next    time.Duration   // time until the first member is gone unless it renews; 0 if none
+	next    time.Duration   // time until the first hold expires, unless it is renewed; 0 if none
 }
 
 // newView creates a view from the holders' notes.
@@ -156,9 +156,9 @@ func newView(holders []dlock.Holder) *view {
 	return v
 }
 
-// seat records which seats a member has. If two members claim the same seat, a seated one takes
-// precedence over a young one, and otherwise the one with the smaller run id. All members see the
-// same notes, so they agree.
+// seat records which seats a member has. If a seated and a young member claim the same seat, the
+// seated one gets it. Otherwise, the one with the smaller run id gets it. All members see the same
+// notes, so they agree.
 func (v *view) seat(m *member) {
 	for _, seat := range m.seats {
 		if has := v.taken[seat]; has == nil || has.state == young && m.state == seated {

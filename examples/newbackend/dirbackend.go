@@ -337,8 +337,8 @@ func (s dirSession) write(path string, l lockFile) error {
 }
 
 // replace replaces a file atomically, by a rename: if a process dies here, the file has either the
-// old or the new content. The temporary file always has the same name, which is only used with the
-// guard held, so dead processes leave at most one such file. If durable is true, the new content
+// old or the new content. The temporary file always has the same name, and is used only while the
+// guard is held, so dead processes leave at most one such file. If durable is true, the new content
 // survives a power failure. Tokens need that, because clients on other machines may have seen them.
 func (s dirSession) replace(path string, text []byte, durable bool) error {
 	temp := filepath.Join(s.dir, ".new")

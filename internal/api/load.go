@@ -54,8 +54,8 @@ type listed struct {
 	DepOnly                  bool
 }
 
-// load returns the lines of the API listing for a module's packages. It has the go command compile
-// them, and reads the export data.
+// load returns the lines of the API listing for a module's packages. It compiles them with the go
+// command, and reads the export data.
 func load(dir string) ([]string, error) {
 	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Name,Export,DepOnly",
 		"./...")

@@ -14,9 +14,9 @@ import (
 // for example because the user lacks a permission, or because the script didn't declare the key.
 // Such a script may have changed keys before it failed, so its error is Unknown, and the client
 // would repeat the attempt forever. Therefore the session doesn't send the next acquisition of the
-// same kind of lock. It returns an error of kind Refused, which is true of a request that wasn't
-// sent. This error ends the call, and the client then releases what earlier attempts may have
-// acquired. Later acquisitions are sent as usual, since the server may permit them by then.
+// same kind of lock. It returns an error of kind Refused instead, which is safe because the request
+// wasn't sent. This error ends the call, and the client then releases what earlier attempts may
+// have acquired. Later acquisitions are sent as usual, since the server may permit them by then.
 type denials struct {
 	mu   sync.Mutex
 	last map[*kind]error
@@ -73,7 +73,8 @@ func (k *kind) mute(name string, call Call) (Call, bool) {
 	return call, true
 }
 
-// deniedKeys reports whether the server denied the user one of the keys.
+// deniedKeys reports whether the server refused a command because the user has no permission for
+// one of its keys.
 func (r Reply) deniedKeys() bool {
 	return strings.HasPrefix(r.Refusal, "NOPERM") && strings.Contains(r.Refusal, "key")
 }

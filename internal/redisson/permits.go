@@ -56,8 +56,8 @@ var (
 )
 
 const (
-	// maxPermits is the number of permits that an owner may acquire at once. It bounds how long a
-	// script keeps the server from other work.
+	// maxPermits is the largest number of permits that an owner can acquire at once. It bounds how
+	// long a script keeps the server from other work.
 	maxPermits = 10_000
 
 	// maxLimit is the largest number of permits that a semaphore can have. Redisson stores the
@@ -82,7 +82,7 @@ const (
 	idLen     = 16
 )
 
-// holder returns the first bytes of an owner's ids, which are the same in all of them.
+// holder returns the bytes with which all of an owner's ids begin.
 func holder(owner string) string {
 	sum := sha256.Sum256([]byte(owner))
 	return string(sum[:holderLen])
@@ -116,7 +116,7 @@ func permitsKeys(name string) []string { return []string{name, ids(name), Permit
 // which is also too large.
 func permits(n int) string { return strconv.Itoa(min(n, maxPermits+1)) }
 
-// AcquirePermits makes one attempt to acquire permits. req.Owner is a result of [holder].
+// AcquirePermits makes one attempt to acquire permits. req.Owner must be a result of [holder].
 // [ParsePermits] reads its reply.
 func (d Dialect) AcquirePermits(req backend.AcquireRequest) Call {
 	return Call{d.script(permitsAcquireScript, shardedPermitsAcquireScript), permitsKeys(req.Name),

@@ -90,8 +90,8 @@ func (r *Recorder) Check(rules Rules) Verdict {
 }
 
 // CheckTimes checks two rules for the calls recorded so far: no two users could rely on a lock at
-// once, and no user acquired a fair lock out of turn. It can check many calls, even if some calls
-// are missing from the record.
+// once, and no user acquired a fair lock out of turn. It copes with long records, and with records
+// in which some calls are missing.
 func (r *Recorder) CheckTimes(rules Rules) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -358,8 +358,8 @@ func (r *Recorder) delays(limit time.Duration) error {
 	return nil
 }
 
-// behind reports whether o may have waited behind another call of its client. That is a call that
-// began before o, or at about the same time, and was still waiting for permits at the given time.
+// behind reports whether o may have waited behind another call of its client. Such a call began
+// before o, or at about the same time, and was still waiting for permits at the given time.
 func (r *Recorder) behind(o *op, at time.Duration) bool {
 	return slices.ContainsFunc(r.ops, func(x *op) bool {
 		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client &&
@@ -367,18 +367,18 @@ func (r *Recorder) behind(o *op, at time.Duration) bool {
 	})
 }
 
-// A gap is an interval in which a lock is certainly free. For a semaphore, some permits may be
-// taken.
+// A gap is an interval in which a lock is certainly free. In a gap of a semaphore, some permits may
+// still be taken. The field taken is the largest possible number of these.
 type gap struct {
 	name  string
 	taken int
 	span
 }
 
-// takenBeside returns how many other holds the store may still have after a step has released a
+// takenBeside returns how many other holds may still be in the store after a step has released a
 // hold. For a Read, these are the holds of other readers. For a Write, it is the Read of the same
 // owner, if there is one. For permits, takenBeside returns the number of other permits that may
-// remain taken.
+// still be taken.
 func (r *Recorder) takenBeside(freed *step) (n int) {
 	if !several(freed.side) && freed.side != backend.Write {
 		return 0

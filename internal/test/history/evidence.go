@@ -16,7 +16,7 @@ type number struct {
 	steps   []*step         // sorted by start time
 	granted time.Duration   // earliest time at which the store may have granted the lock
 	handed  []time.Duration // when users of its client handed the hold over
-	until   time.Duration   // latest time at which the store may have the hold, if not released
+	until   time.Duration   // latest time at which an unreleased hold may still be in the store
 	ghosts  []span
 	shaken  bool // whether the hold's state in the store may differ from what calls returned
 }
@@ -199,9 +199,9 @@ func (n *number) stoodAgain() bool {
 }
 
 // tookBack reports whether the client of call o released the hold that the attempt acquired, while
-// it had another hold that o could share or be handed. If so, o may have returned that other hold:
-// either the client never got the reply to the attempt, or o was handed the other hold during the
-// attempt.
+// it had another hold that o could share or be handed. In that case, o may have returned the other
+// hold, either because the client never got the reply to the attempt, or because o was handed the
+// other hold during the attempt.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
 	i := slices.IndexFunc(own.steps, func(s *step) bool {
@@ -322,8 +322,8 @@ func (e *evidence) releases(o *op) bool {
 	return false
 }
 
-// struckBefore returns a function that reports whether an op is a forced unlock or a wipe that may
-// have ended the number's hold before call o returned. Call o was handed that hold.
+// struckBefore expects that call o was handed the number's hold. It returns a function that reports
+// whether an op is a forced unlock or a wipe that may have ended the hold before o returned.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
 		return func(*op) bool { return false }
@@ -347,8 +347,8 @@ func (n *number) seen(from, to time.Duration) time.Duration {
 	return last
 }
 
-// driftShare determines how much of a lease a client leaves unused: 1/driftShare of it, because
-// clocks may run at different speeds.
+// driftShare sets how much of a lease a client leaves unused, because clocks can differ in speed.
+// The unused part is 1/driftShare of the lease.
 const driftShare = 100
 
 // acquisition records what the attempts of an acquiring call reveal about it.
@@ -381,8 +381,8 @@ func (e *evidence) acquisition(o *op) {
 
 // usurped records that the hold of call o may have ended early, because its client mistook an older
 // hold for a newer one. That can happen if another user of the client was granted the lock, that
-// hold was ended by force, o was granted the lock, and o returned before the other user's call got
-// its reply.
+// hold was ended by force before o was granted the lock, and o then returned before the other
+// user's call got its reply.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
 		if several(o.side) && several(late.side) {
@@ -441,8 +441,8 @@ func (e *evidence) haunted(o *op) bool {
 	return false
 }
 
-// haunts reports whether the store may have had the number's hold during call o, although no call's
-// answer shows it.
+// haunts reports whether the number's hold may have been in the store during call o, although no
+// call's answer shows it.
 func (n *number) haunts(o *op) bool {
 	return slices.ContainsFunc(n.ghosts, func(g span) bool {
 		return g.from <= o.ret && o.call <= g.to
@@ -548,8 +548,8 @@ func (s *step) gets() bool {
 // open reports whether a step may still take effect.
 func (s *step) open() bool { return s.ret == 0 || s.result == unknown }
 
-// goneAfter returns the latest time at which the store may have the number's hold, if no request
-// after the given time acquires it again.
+// goneAfter returns the latest time at which the number's hold may still be in the store, if no
+// request after the given time acquires it again.
 func (n *number) goneAfter(at time.Duration) time.Duration {
 	for _, r := range n.steps {
 		released := r.kind == releaseStep && (r.result == freed || r.result == refused)

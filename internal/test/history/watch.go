@@ -17,7 +17,7 @@ type step struct {
 	lease   time.Duration
 	reentry bool
 	waited  time.Duration
-	place   time.Duration // how long a writer's note or place in line lasts; 0 if it has none
+	place   time.Duration // duration of a writer's note or of a place in line; 0 if none
 	permits int
 	token   uint64 // fencing token of the acquisition
 	call    time.Duration

@@ -193,9 +193,9 @@ func (m *Holds) retire(s *HoldsState, n uint8, back bool) {
 }
 
 // takeBack emits a background release of a number. The client repeats the release until the store
-// replies that nothing is left of the hold, and no unanswered request can acquire the lock any
-// more. In this model a release and its reply take no time. That is accurate enough, because they
-// don't affect numbers in use.
+// replies that nothing is left of the hold, and until none of the number's unanswered requests can
+// still acquire the lock. In this model a release and its reply take no time. That is accurate
+// enough, because they don't affect numbers in use.
 func (m *Holds) takeBack(s HoldsState, n uint8, calm bool, do emitter) {
 	t := s
 	x := &t.numbers[n]

@@ -888,8 +888,8 @@ func (m *Shares) swap(s *SharesState, p int) {
 	q.reading, first.reading = first.reading, q.reading
 }
 
-// notice emits what happens when a reader notices that it joined a claim. By then, the reader's
-// call might have been canceled, or the claim lost.
+// notice emits the events when a reader notices that it joined a claim. By then, the reader's call
+// might have been canceled, or the claim lost.
 func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	n := s.parties[p].reading
 	if s.on(n).lost != 0 && m.Mutation != joinedUnseen {

@@ -49,7 +49,7 @@ const (
 type request struct {
 	kind, number, who uint8
 	lease             uint8 // the lease that the request sets in the store
-	left              uint8 // what is left of that lease; it begins just before the request is sent
+	left              uint8 // the rest of that lease, which begins just before the request is sent
 	watch             uint8 // the request asks for a renewed hold
 	reply             uint8
 	count             uint8 // the store's count after the request was carried out

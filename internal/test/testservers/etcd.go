@@ -18,8 +18,8 @@ import (
 const etcdModule = "internal/test/etcdserver"
 
 // etcdProgram returns the path of an etcd server. It prefers the one on the PATH. Otherwise it
-// builds one. It uses only modules that are already in the module cache, since tests download
-// nothing. The first build takes a minute.
+// builds one. It uses only modules that are already in the module cache, since tests must not
+// download anything. The first build takes a minute.
 var etcdProgram = sync.OnceValues(func() (string, error) {
 	if path, err := exec.LookPath("etcd"); err == nil {
 		return path, nil
@@ -92,7 +92,7 @@ func need(t TB, path string, err error) string {
 	return path
 }
 
-// Etcd starts an etcd server with one member and additional arguments.
+// Etcd starts a cluster of a single etcd server, and passes it the additional arguments args.
 func Etcd(t TB, args ...string) *Server {
 	t.Helper()
 	path := etcdPath(t)

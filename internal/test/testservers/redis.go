@@ -104,7 +104,7 @@ func clusterReplicas(t TB, start func(TB, ...string) *Server, masters []*Server)
 
 const slots = 16384
 
-// clusterNode starts a node that knows no others, and returns the port of its cluster bus.
+// clusterNode starts a node that knows no other nodes, and returns the port of its cluster bus.
 func clusterNode(t TB, start func(TB, ...string) *Server) (node *Server, bus string) {
 	t.Helper()
 	bus = strconv.Itoa(FreePort(t))

@@ -20,8 +20,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// AddReplies adds possible replies of a server to the fuzz corpus. An entry consists of the step,
-// whether the server speaks RESP3, and two replies.
+// AddReplies adds possible replies of a server to the fuzz corpus. An entry consists of a step, a
+// flag that says whether the server speaks RESP3, and two replies.
 func AddReplies(f *testing.F) {
 	for _, answer := range []string{
 		"$-1\r\n", "*-1\r\n", "_\r\n", ":0\r\n", ":1\r\n", ":-1\r\n", ":-2\r\n",
@@ -63,8 +63,8 @@ func (r Reply) number(from, to int64) bool {
 }
 
 // Answered tests that a step returns, and that its result agrees with the server's reply. The
-// number step, modulo six, selects the step. If known is false, the result isn't checked, because
-// it might depend on how the client reads meaningless bytes.
+// parameter step, modulo six, selects which step. If known is false, the result isn't checked,
+// because it might depend on how the client reads meaningless bytes.
 func Answered(t *testing.T, b backend.Backend, step byte, said Reply, known bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
