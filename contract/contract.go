@@ -378,8 +378,8 @@ func (e *env) eventually(what string, cond func() bool) {
 	}
 }
 
-// skipWithout skips a case that needs a certain capability, if the store doesn't have it. The string
-// describes the capability.
+// skipWithout skips a case that needs a certain capability, if the store doesn't have it. The
+// string describes the capability.
 func (e *env) skipWithout(has bool, what string) {
 	e.Helper()
 	if !has {

@@ -16,7 +16,7 @@ import (
 //
 // The client's mutex guards the state. [Client.lock] returns the state, so a function that is given
 // a *state, such as each method of state, runs with the mutex held. The mutex also guards what the
-// tables refer to: objects, queues, claims and holds, except for fields that say otherwise.
+// tables refer to: objects, queues, claims and holds. The exceptions are noted at their fields.
 type state struct {
 	*settings
 

@@ -166,7 +166,7 @@ func (s *session) hasPermits(name string, others bool) {
 type permits struct {
 	keys  []byte // prefix of the keys
 	free  int    // an upper bound on the number of permits released, and not taken since
-	limit int    // the semaphore's limit, as last stated; 0: not known
+	limit int    // the semaphore's limit, as last stated; 0 if it isn't known
 	due   bool   // a waiter must be woken once the sessions ahead have had their turn
 }
 
