@@ -257,8 +257,8 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	}
 }
 
-// claims returns those of this client's claims on the Locker's lock that a ForceUnlock of the given
-// kind ends.
+// claims returns this client's claims on the Locker's lock that end with a ForceUnlock of the given
+// kind.
 func (l *Locker) claims(kind protocol.Kind) []*claim {
 	s := l.client.lock()
 	defer l.client.unlock()

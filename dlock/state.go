@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// A state is what a client knows about its locks. It has no store and no context, and does no I/O.
+// A state is a client's view of its locks. It has no store and no context, and does no I/O.
 // The methods that change the state also decide what has to be done outside it, such as sending a
 // request. They collect these actions in the state, and [Client.unlock] starts or performs them.
 //

@@ -22,7 +22,7 @@ type turns struct {
 	clients map[string]bool
 }
 
-// A line holds what the session knows about one fair lock, and the subscribers of that lock.
+// A line is the session's view of one fair lock, including the lock's subscribers.
 type line struct {
 	seen     observation // the last observation of the server's clock
 	hearings map[*hearing]bool

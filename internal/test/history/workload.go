@@ -291,7 +291,7 @@ func (u *user) use(b *Borrower, l Lock, loan *Loan) {
 	}
 }
 
-// count queries how many permits are available, with a time limit, since a store may hang.
+// count asks how many permits are available. The request has a time limit, since a store may hang.
 func (u *user) count(ctx context.Context, b *Borrower) {
 	ctx, cancel := context.WithTimeout(ctx, u.w.Pace)
 	defer cancel()
