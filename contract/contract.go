@@ -141,7 +141,7 @@ type Store struct {
 	Fragile func() (backend.Backend, Strike)
 
 	// Parts contains one function for each part of the store. It is for stores that keep working
-	// while any one of their parts is down. The function makes its part hang, like a stopped
+	// while any one of their parts is down. Each function makes its part hang, like a stopped
 	// process, until resume is called. A part that hangs answers no request and closes no
 	// connection. It may carry out the requests later.
 	Parts []func() (resume func())

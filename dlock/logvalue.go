@@ -57,8 +57,8 @@ func reasonOf(err error) string {
 }
 
 // LogValue returns the loss as a group. Its attributes are "msg" (the whole sentence) and those of
-// the log record "lock lost": "name", "kind", "holder", "reason", "held" and "renewed". If the
-// cause of the loss is known, the group also has "by", "paused" or "err".
+// the log record "lock lost": "name", "kind", "holder", "reason", "held" and "renewed". It
+// adds "by", "paused" or "err" if that is known.
 func (l *Loss) LogValue() slog.Value {
 	if l == nil {
 		return slog.Value{}

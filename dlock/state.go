@@ -16,7 +16,7 @@ import (
 //
 // The client's mutex guards the state. [Client.lock] returns the state, so a function that is given
 // a *state, such as each method of state, runs with the mutex held. The mutex also guards what the
-// tables refer to: objects, queues, claims and holds. The exceptions are noted at their fields.
+// tables refer to: objects, queues, claims and holds. Fields that it doesn't guard say so.
 type state struct {
 	*settings
 

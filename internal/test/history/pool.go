@@ -106,7 +106,7 @@ func (p *pool) out(o *op) (n int) {
 	return n
 }
 
-// ends records that a hold has ended, and that its user knows this from call o.
+// ends records that a hold has ended, and that its user has learned this from call o.
 func (p *pool) ends(o *op) {
 	if his := &p.has[o.place()]; his.count > 0 {
 		his.over = true
