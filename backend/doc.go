@@ -2,8 +2,8 @@
 //
 // Application code uses package [github.com/seed951563bd/distsync/dlock] and the constructor of one
 // of the backends. To write a backend, implement [Backend] and [Session], and the [Capabilities]
-// that the store has. Then run the contract suite on it: see package
-// [github.com/seed951563bd/distsync/contract].
+// that the store has. Then run the contract suite on it (see package
+// [github.com/seed951563bd/distsync/contract]).
 //
 // A store needs only five atomic operations, called steps: acquire, release, renew, force-release
 // and look. A hold ends when its lease expires on the store's own clock. Re-entry, renewals, the

@@ -45,7 +45,7 @@ type SubscribeRequest struct {
 	// call it when the lock is acquired, too.
 	Watches bool
 
-	// Granted is called when the store has given a Fair lock to a waiter in line: see [Liner]. It
+	// Granted is called when the store has given a Fair lock to a waiter in line (see [Liner]). It
 	// is nil for other kinds. The rules for calling Wake also apply to Granted. For a Fair lock,
 	// Wake tells waiters to try again. It need not be called if a release gives the lock to the
 	// first in line, or if nobody is in line. Both functions may call Subscription.Close before

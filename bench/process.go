@@ -180,8 +180,9 @@ func (p *process) failure(err error) error {
 	return err
 }
 
-// perform runs each trial in its own process. Once all processes are ready, it calls around with a
-// function that starts all trials and waits for their reports, so that around can measure the run.
+// perform runs each trial in its own process. Once all processes are ready, it calls the given
+// function, and passes it a function that starts all trials and waits for their reports. So the
+// given function can measure the run.
 func (l *lab) perform(trials []trial, around func(func() error) error) ([]measured, error) {
 	processes := make([]*process, len(trials))
 	reports := make([]measured, len(trials))

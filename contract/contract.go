@@ -140,10 +140,10 @@ type Store struct {
 	// as in the example.
 	Fragile func() (backend.Backend, Strike)
 
-	// Parts is for stores that keep working while any one of their parts is down. It contains one
-	// function per part, which makes that part hang, like a stopped process, until resume is
-	// called. A hanging part answers no request and closes no connection. It may carry out the
-	// requests later.
+	// Parts contains one function for each part of the store. It is for stores that keep working
+	// while any one of their parts is down. Each function makes its part hang, like a stopped
+	// process, until resume is called. A part that hangs answers no request and closes no
+	// connection. It may carry out the requests later.
 	Parts []func() (resume func())
 }
 
@@ -378,8 +378,8 @@ func (e *env) eventually(what string, cond func() bool) {
 	}
 }
 
-// skipWithout skips the case if has is false, because the store lacks a capability that the case
-// needs. The capability is named in what.
+// skipWithout skips a case that needs a certain capability, if the store doesn't have it. The
+// string describes the capability.
 func (e *env) skipWithout(has bool, what string) {
 	e.Helper()
 	if !has {

@@ -83,19 +83,22 @@ var errFault = errors.New("a fault that the test made")
 
 func failure(kind backend.ErrorKind) error { return &backend.Error{Kind: kind, Err: errFault} }
 
-// replyLost carries the step out and loses the reply.
+// replyLost is a fault that carries the step out, but loses the reply.
 func replyLost(x *transit) error {
 	x.carryOut(x.ctx)
 	return failure(backend.Unknown)
 }
 
-// requestLost doesn't carry the step out. The error doesn't say whether the step was carried out.
+// requestLost is a fault that doesn't carry the step out. Its error leaves open whether the step
+// was carried out.
 func requestLost(x *transit) error { return failure(backend.Unknown) }
 
-// notSent doesn't carry the step out. The error says that the step wasn't carried out.
+// notSent is a fault that doesn't carry the step out. Its error says that the step wasn't carried
+// out.
 func notSent(x *transit) error { return failure(backend.Retry) }
 
-// refused doesn't carry the step out. The error is permanent.
+// refused is a fault that doesn't carry the step out. Its error says that trying again wouldn't
+// help.
 func refused(x *transit) error { return failure(backend.Refused) }
 
 // hangs returns a fault that delays the request until open is closed. Until then the client gets no
@@ -166,7 +169,8 @@ func unsure(x *transit) error {
 	return x.carryOut(x.ctx)
 }
 
-// before returns a fault that calls other, which changes the store, and then carries the step out.
+// before returns a fault that first calls a function, which changes the store, and then carries the
+// step out.
 func before(other func()) fault {
 	return func(x *transit) error {
 		other()
@@ -174,8 +178,8 @@ func before(other func()) fault {
 	}
 }
 
-// after returns a fault that carries the step out, and then calls other, which changes the store
-// before the client receives the answer.
+// after returns a fault that first carries the step out, and then calls a function, which changes
+// the store before the client receives the answer.
 func after(other func()) fault {
 	return func(x *transit) error {
 		err := x.carryOut(x.ctx)
@@ -189,7 +193,7 @@ type rule struct {
 	f     *faultyBackend
 	which which
 	what  fault
-	left  int // how many more steps the fault applies to; negative: no limit
+	left  int // how many more steps the fault applies to; if negative, there is no limit
 	hit   int
 }
 
@@ -215,7 +219,7 @@ type faultyBackend struct {
 	opened      backend.Session // the session that was opened last; its steps bypass the faults
 	hideNotify  bool
 	hideBatches bool
-	// maximum number of locks on a page of List; 0: as many as the client asks for
+	// maximum number of locks on a page of List; if 0, as many as the client asks for
 	page  int
 	ended chan struct{} // closed when the case ends, which ends all faults that hang
 	late  sync.WaitGroup
@@ -339,7 +343,7 @@ func (f *faultyBackend) batchSizes() []int {
 	return append([]int(nil), f.batches...)
 }
 
-// end removes all rules, and stops the faults that hang.
+// end removes all rules, and ends the faults that are delaying steps.
 func (f *faultyBackend) end() {
 	f.mu.Lock()
 	over := f.rules
@@ -411,7 +415,7 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 		f.breach("%v of %q for %v", s.kind, s.owners, s.lease)
 	case s.kind == acquireStep && s.permits > 0:
 		f.permits[s.owner] = s.permits
-	// allowed even if no acquisition was sent, since it may be sent late (see below)
+	// a release is allowed before the acquisition, which may be sent late (see below)
 	case s.kind == releaseStep && f.permits[s.owner] == 0:
 	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
 		f.breach("%v of %d permits by %q, which has acquired %d", s.kind, s.permits, s.owner,

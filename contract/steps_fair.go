@@ -277,7 +277,7 @@ var fairCases = []testCase{
 			a.releases("lock", lease, backend.Left)
 			a.releases("lock", lease, backend.Left)
 			a.releases("lock", lease, backend.Freed)
-			b.acquires("lock", lease) // succeeds only if a has left no place in line
+			b.acquires("lock", lease) // succeeds only if owner "a" no longer has a place in line
 			b.releases("lock", lease, backend.Freed)
 			b.seesFree("lock")
 		}},

@@ -33,7 +33,7 @@ type HoldInfo struct {
 	Caller string
 
 	Since   time.Time // when the request that got the lock was sent, or the lock was handed over
-	Until   time.Time // the lock is certainly held until then: see [Hold.Until]
+	Until   time.Time // the lock is certainly held until this time (see [Hold.Until])
 	Renewed bool      // whether it is renewed; false for a fixed lease
 
 	// Lease is the lease requested from the store. While the store answers renewals, at least two
@@ -134,10 +134,10 @@ func called(p party, kind protocol.Kind) string {
 
 // Stats contains a client's counters. They are 0 when the client is created.
 type Stats struct {
-	// Acquisitions, by how the lock was acquired: see [Via].
+	// Acquisitions, counted by how the lock was acquired (see [Via]).
 	FromStore, HandedOver, Reentered, Joined, Granted uint64
 
-	// Acquiring calls that failed: see [Outcome].
+	// Acquiring calls that failed, counted by their outcome (see [Outcome]).
 	NotAcquired, Canceled, Failed uint64
 
 	Released            uint64 // unlocks, whatever their outcome
@@ -179,7 +179,7 @@ type Holder struct {
 	Count     int           // how many unlocks release it, or how many permits it holds
 	Remaining time.Duration // how long the hold lasts without renewal; negative if it never ends
 
-	Kept bool // released, but the lock stays taken for a time: see [AtLeast], [Client.Once]
+	Kept bool // released, but the lock stays taken for a time (see [AtLeast] and [Client.Once])
 }
 
 // LockInfo describes a lock, according to the store.

@@ -170,7 +170,7 @@ func (l *Locker) mayHaveLost() bool {
 // Its errors are
 //
 //   - the error of ctx, and its cause if that is different;
-//   - [ErrNotAcquired] when the wait has run out;
+//   - [ErrNotAcquired] if the time limit that Wait sets is reached;
 //   - [ErrLost] if the hold that the call re-enters is lost, or if this Locker's last hold was
 //     lost and still hasn't been unlocked when the wait ends;
 //   - [ErrNotHeld] if ctx comes from a hold of this lock that was released, for example by
@@ -179,7 +179,7 @@ func (l *Locker) mayHaveLost() bool {
 //
 // The error of a call that waited in vain also wraps [ErrHeld] if someone else held the lock, or
 // [ErrUnavailable] and the store's error. If the store refuses for good, the call returns
-// ErrUnavailable at once. A call with no bound on its wait logs now and then that the store is
+// ErrUnavailable at once. A call that waits without a limit logs now and then that the store is
 // unavailable.
 func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	l.mustBeMade()
@@ -257,8 +257,8 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	}
 }
 
-// claims returns those of this client's claims on the Locker's lock that a ForceUnlock of the given
-// kind ends.
+// claims returns this client's claims on the Locker's lock that end with a ForceUnlock of the given
+// kind.
 func (l *Locker) claims(kind protocol.Kind) []*claim {
 	s := l.client.lock()
 	defer l.client.unlock()

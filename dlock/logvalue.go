@@ -11,10 +11,10 @@ import (
 // mostLogged is the maximum number of names that a list in the log contains.
 const mostLogged = 10
 
-// LogValue returns the error as a group with msg (the whole text), op, name and reason. The reason
-// is a keyword for the wrapped error: "held" ([ErrHeld]), "unavailable", "not_held", "lost",
-// "closed", "conflict", "upgrade", "too_many", "no_limit" or "unsupported". For a [Loss], reason is
-// the reason of the loss, and the group also has the attributes of [Loss.LogValue].
+// LogValue returns the error as a group with the attributes "msg" (the whole text), "op", "name"
+// and "reason". The reason is a keyword for the wrapped error: "held" ([ErrHeld]), "unavailable",
+// "not_held", "lost", "closed", "conflict", "upgrade", "too_many", "no_limit" or "unsupported". For
+// a [Loss], it is the reason of the loss, and the group also has the attributes of [Loss.LogValue].
 func (e *Error) LogValue() slog.Value {
 	if e == nil {
 		return slog.Value{}
@@ -56,8 +56,9 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// LogValue returns the loss as a group with msg (the whole sentence) and the attributes of the log
-// record "lock lost": name, kind, holder, reason, held, renewed and, if known, by, paused or err.
+// LogValue returns the loss as a group. Its attributes are "msg" (the whole sentence) and those of
+// the log record "lock lost": "name", "kind", "holder", "reason", "held" and "renewed". It
+// adds "by", "paused" or "err" if that is known.
 func (l *Loss) LogValue() slog.Value {
 	if l == nil {
 		return slog.Value{}
@@ -100,8 +101,8 @@ func (rw *RWLocker) LogValue() slog.Value {
 	return rw.writer.LogValue()
 }
 
-// LogValue returns a group with the attributes name, kind and permits (how many the semaphore has).
-// It doesn't ask the store.
+// LogValue returns a group with the attributes "name", "kind" and "permits" (the number of permits
+// that the semaphore has). It doesn't ask the store.
 func (s *Semaphore) LogValue() slog.Value {
 	if s == nil {
 		return slog.Value{}
@@ -110,8 +111,8 @@ func (s *Semaphore) LogValue() slog.Value {
 		slog.String("kind", s.locker.kind.String()), slog.Int("permits", s.permits))
 }
 
-// LogValue returns a group with the attributes name and kind of the lock, and leads, the result of
-// [Election.IsLeader]. It doesn't ask the store.
+// LogValue returns a group with the lock's attributes "name" and "kind", and with "leads", which is
+// the result of [Election.IsLeader]. It doesn't ask the store.
 func (e *Election) LogValue() slog.Value {
 	if e == nil || e.locker.client == nil {
 		return slog.Value{}
@@ -120,8 +121,8 @@ func (e *Election) LogValue() slog.Value {
 		slog.String("kind", e.locker.kind.String()), slog.Bool("leads", e.IsLeader()))
 }
 
-// LogValue returns a group with the attributes locks (how many there are) and names (the first
-// ten). It doesn't ask the store.
+// LogValue returns a group with the attributes "locks" (the number of locks) and "names" (the first
+// ten names). It doesn't ask the store.
 func (m *MultiLocker) LogValue() slog.Value {
 	if m == nil {
 		return slog.Value{}
@@ -148,10 +149,10 @@ func (c *Client) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("id", c.id))
 }
 
-// LogValue returns a group with the attributes name, kind, holder, until (see [Hold.Until]) and,
-// for a fenced lock, token. For several locks, they are locks (how many there are), names (the
-// first ten), until and, if any lock is fenced, token. LogValue doesn't ask the store, and doesn't
-// say whether the lock is still held. [Hold.Err] does.
+// LogValue returns a group with the attributes "name", "kind", "holder" and "until" (see
+// [Hold.Until]). A hold of several locks has "locks" (the number of locks), "names" (the first ten
+// names) and "until" instead. If a lock is fenced, "token" is added. LogValue doesn't ask the
+// store, and doesn't say whether the lock is still held. For that, use [Hold.Err].
 func (h *Hold) LogValue() slog.Value {
 	if h == nil || h.ctx == nil {
 		return slog.Value{}
@@ -172,9 +173,9 @@ func (h *Hold) LogValue() slog.Value {
 	return slog.GroupValue(append(attrs, more...)...)
 }
 
-// LogValue returns a group with the attributes name, kind, holder, caller (the field By), since,
-// until, fixed (the opposite of Renewed), lease and count. It adds permits and token unless they
-// are 0.
+// LogValue returns a group with the attributes "name", "kind", "holder", "caller" (the field By),
+// "since", "until", "fixed" (the opposite of Renewed), "lease" and "count". It adds "permits" and
+// "token" unless they are 0.
 func (i HoldInfo) LogValue() slog.Value {
 	attrs := []slog.Attr{
 		slog.String("name", i.Name), slog.String("kind", i.Kind.String()),
@@ -191,8 +192,8 @@ func (i HoldInfo) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns a group with the attributes name, kind, caller (the field By), since and place.
-// It adds until if that is known, and permits for a semaphore.
+// LogValue returns a group with the attributes "name", "kind", "caller" (the field By), "since" and
+// "place". It adds "until" if that time is known, and "permits" for a semaphore.
 func (i WaitInfo) LogValue() slog.Value {
 	attrs := []slog.Attr{slog.String("name", i.Name), slog.String("kind", i.Kind.String()),
 		slog.String("caller", i.By), slog.Time("since", i.Since)}
@@ -206,9 +207,9 @@ func (i WaitInfo) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns a group with the attributes holder (the field ID), kind, count and left (the
-// field Remaining). It adds client and kept if these fields are set. For the zero Holder, LogValue
-// returns a nil value.
+// LogValue returns a group with the attributes "holder" (the field ID), "kind", "count" and "left"
+// (the field Remaining). It adds "client" and "kept" if these fields are set. For the zero Holder,
+// LogValue returns a nil value.
 func (h Holder) LogValue() slog.Value {
 	if h == (Holder{}) {
 		return slog.Value{}
@@ -225,9 +226,9 @@ func (h Holder) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns a group with the attributes name, kind and holders (the ids of the first ten).
-// It adds more (how many other holders there are), waiting (the length of a fair lock's line) and
-// limit, unless they are 0.
+// LogValue returns a group with the attributes "name", "kind" and "holders" (the ids of the first
+// ten). It adds "more" (the number of other holders), "waiting" (the length of a fair lock's line)
+// and "limit", unless they are 0.
 func (i LockInfo) LogValue() slog.Value {
 	ids := []string{}
 	for _, h := range i.Holders[:min(len(i.Holders), mostLogged)] {

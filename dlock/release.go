@@ -229,7 +229,7 @@ func (h *hold) leavePart(s *state, now instant) partial {
 
 // release tells the store about a partial release. For the caller the release is complete, even if
 // the store fails. If the request wasn't carried out, the store's count is higher than the
-// client's. The last release makes up for the difference: see drain.
+// client's. The last release makes up for the difference (see drain).
 func (p partial) release(ctx context.Context, c *Client) error {
 	h, cl := p.h, p.h.claim
 	req := cl.releaseRequest(c.stored(p.asked), false)
@@ -383,8 +383,8 @@ func (cl *claim) staysTaken(s *state) {
 }
 
 // lastRelease returns the request for the last release of a claim. If the lock must stay taken for
-// a while, the request says so. This is also true of a request that repeats a release because the
-// store's count was higher than the client's.
+// a while, the request says so. That is also needed when a release is repeated because the store's
+// count was higher than the client's.
 func (cl *claim) lastRelease(set *settings, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
 	if left := cl.Left(set.now()); left > 0 {

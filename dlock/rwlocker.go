@@ -73,13 +73,13 @@ func (rw *RWLocker) RUnlock() { rw.Reader().Unlock() }
 func (rw *RWLocker) RLocker() sync.Locker { return rw.Reader() }
 
 // Reader returns the reading side, always the same Locker. Any number of goroutines can lock it
-// with plain calls, and each unlocks it once. It counts these calls, and doesn't know which
-// goroutine made them. After a loss, others can still lock it. If the lost hold had n readers, the
-// next n unlocks return [ErrLost], whichever goroutines call them. So a late unlock of a lost read
-// lock never releases another goroutine's read lock. A read lock with a [FixedLease] must also be
-// unlocked, even after it has ended. Otherwise the next unlock by another reader is taken for the
-// missing one, and the client goes on renewing that other reader's hold. For a read lock that is
-// never unlocked, use [Locker.Acquire], an [Owner], or an RWLocker of its own.
+// with plain calls, and each unlocks it once. The Locker counts these calls, but doesn't know which
+// goroutine made them. After a loss, other goroutines can still lock it. If the lost hold had n
+// readers, the next n unlocks return [ErrLost], whichever goroutines call them. So a late unlock of
+// a lost read lock never releases another goroutine's read lock. A read lock with a [FixedLease]
+// must also be unlocked, even after it has ended. Otherwise the next unlock by another reader is
+// taken for the missing one, and the client goes on renewing that other reader's hold. For a read
+// lock that is never unlocked, use [Locker.Acquire], an [Owner], or an RWLocker of its own.
 func (rw *RWLocker) Reader() *Locker { return &rw.mustBeMade().reader }
 
 // Writer returns the writing side, always the same Locker.

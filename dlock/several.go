@@ -93,8 +93,8 @@ func (s *several) Err() error {
 }
 
 // Value returns the value in the caller's context. For the identity key, however, it returns the
-// identity of the innermost hold, which links to those of the other holds. So a call that uses one
-// of the locks with this context finds that lock's hold.
+// identity of the innermost hold, which links to the identities of the other holds. So a call that
+// uses one of the locks with this context finds that lock's hold.
 func (s *several) Value(key any) any {
 	if key == (identityKey{}) {
 		return &s.names[len(s.names)-1]
@@ -180,7 +180,7 @@ func (s *several) state(given bool) error {
 	return first
 }
 
-// until returns the time until which all of the locks are guaranteed to be held.
+// until returns the end of the time during which all of the locks are guaranteed to be held.
 func (s *several) until() time.Time {
 	first := s.given[0].until()
 	for _, p := range s.given[1:] {

@@ -10,13 +10,13 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// A state is what a client knows about its locks. It has no store and no context, and does no I/O.
+// A state is a client's view of its locks. It has no store and no context, and does no I/O.
 // The methods that change the state also decide what has to be done outside it, such as sending a
 // request. They collect these actions in the state, and [Client.unlock] starts or performs them.
 //
 // The client's mutex guards the state. [Client.lock] returns the state, so a function that is given
 // a *state, such as each method of state, runs with the mutex held. The mutex also guards what the
-// tables refer to: objects, queues, claims and holds, except for fields that say otherwise.
+// tables refer to: objects, queues, claims and holds. Fields that it doesn't guard say so.
 type state struct {
 	*settings
 

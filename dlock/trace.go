@@ -28,7 +28,8 @@ type Trace struct {
 	// the store, and to AcquireDone. The context of the Hold isn't derived from it.
 	AcquireStart func(ctx context.Context, e AcquireStart) context.Context
 
-	// AcquireDone is called when such a call ends, with or without the lock.
+	// AcquireDone is called when a call that acquires a lock ends, whether or not it acquired the
+	// lock.
 	AcquireDone func(ctx context.Context, e AcquireDone)
 
 	// ReleaseDone is called when an unlock of a hold has ended, and at [Client.Close] for each hold
@@ -77,7 +78,7 @@ type Outcome uint8
 // Outcomes of acquiring calls.
 const (
 	OutcomeAcquired Outcome = iota
-	OutcomeTimeout          // someone else holds the lock, and the wait ran out
+	OutcomeTimeout          // someone else still held the lock when the wait ended
 	OutcomeCanceled         // the context ended
 	OutcomeFailed           // the store or this package failed
 )

@@ -22,8 +22,8 @@ type Store struct {
 
 	mu       sync.Mutex
 	faults   []fault           // faults of the next steps, in order
-	hanging  chan struct{}     // closed when hanging steps continue; nil: no step hangs
-	paused   chan struct{}     // closed when renewals resume; nil: not paused
+	hanging  chan struct{}     // closed when hanging steps continue; nil if no step hangs
+	paused   chan struct{}     // closed when renewals resume; nil if they aren't paused
 	sessions map[*session]bool // the open sessions
 	waits    map[*waiting]bool
 	owed     map[string]bool // the owner strings whose releases have failed

@@ -30,8 +30,8 @@ var (
 // reached a server.
 //
 // A member may return an error after it has proposed a change. The other members may agree on the
-// proposal although that member has given up on it, or has stopped. So only the errors in the lists
-// delays and refusals mean that nothing was done.
+// proposal although that member has given up on it, or has stopped. So once a request may have
+// reached a server, only the errors in delays and refusals show that nothing was done.
 func withKind(err error, sent bool) *backend.Error {
 	if kinded, ok := errors.AsType[*backend.Error](err); ok {
 		return kinded

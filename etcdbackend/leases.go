@@ -14,7 +14,7 @@ import (
 type lease struct {
 	id    int64
 	ttl   int64     // in seconds
-	since time.Time // the lease lasts for at least ttl from then
+	since time.Time // the lease lasts for at least ttl from this time
 }
 
 // leases grants the leases of a session. It keeps released leases for a while. If all requests of a
@@ -77,7 +77,7 @@ func (ls *leases) ready(ttl int64) bool {
 }
 
 // get returns a lease of ttl seconds, or a longer one if the server doesn't grant one that short.
-// No key is attached to the lease, which may have begun some time ago.
+// The lease may have begun some time ago, but no key is attached to it.
 func (ls *leases) get(ctx context.Context, ttl int64) (lease, error) {
 	l, answer := ls.take(ttl)
 	if answer == nil {
@@ -221,8 +221,8 @@ func (ls *leases) discard(all ...lease) {
 }
 
 // revokeIn revokes a lease after d. If the session is closed before then, or d is longer than
-// longestTimed, the lease isn't revoked, and expires a few seconds after d. If d is that long, a
-// few seconds don't matter.
+// longestTimed, the lease isn't revoked, and expires a few seconds after d. Compared with
+// longestTimed, a few seconds don't matter.
 func (ls *leases) revokeIn(l lease, d time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

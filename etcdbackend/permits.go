@@ -18,7 +18,7 @@ import (
 // if that is still true, because no key has been created or changed. Otherwise the answer contains
 // the current keys.
 
-// A stock holds what a step knows about a semaphore.
+// A stock is the state of a semaphore, as far as a step has read it.
 type stock struct {
 	rev   int64    // the revision of this state
 	mine  record   // the hold of the step's owner
@@ -150,8 +150,9 @@ func (s *session) noneSince(name string, rev int64) []*pb.Compare {
 	return append(same(s.store.key(name), record{}), s.store.beside(name).asOf(rev))
 }
 
-// hasPermits records that an owner of this session acquired permits, and whether others hold some.
-// If calls of the session are waiting for permits, the session goes to the end of the queue.
+// hasPermits records that an owner of this session acquired permits. The parameter says whether
+// other owners hold permits, too. If calls of the session are waiting for permits, the session goes
+// to the end of the queue.
 func (s *session) hasPermits(name string, others bool) {
 	if others {
 		s.others.add(name)
@@ -161,12 +162,12 @@ func (s *session) hasPermits(name string, others bool) {
 	s.joinAgain(name)
 }
 
-// permits holds what a subscription knows about a semaphore. Released permits go first to the
+// permits is a subscription's view of a semaphore. Released permits go first to the
 // clients that began to wait earlier, and this client is woken if some are left.
 type permits struct {
 	keys  []byte // prefix of the keys
 	free  int    // an upper bound on the number of permits released, and not taken since
-	limit int    // the semaphore's limit, as last stated; 0: not known
+	limit int    // the semaphore's limit, as last stated; 0 if it isn't known
 	due   bool   // a waiter must be woken once the sessions ahead have had their turn
 }
 

@@ -12,7 +12,7 @@ import (
 type change struct {
 	old  record          // the key as it was found
 	next record          // the new contents of the key; if it has no owner, the key is deleted
-	keep time.Duration   // if not 0, the lock stays taken for that long instead: see keptSuffix
+	keep time.Duration   // if not 0, how long the lock stays taken instead (see keptSuffix)
 	only []*pb.Compare   // further conditions if there was no key
 	with []*pb.RequestOp // more operations of the transaction if the change begins or ends the hold
 	done *pb.TxnResponse // the answer if the key was deleted

@@ -6,7 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// A set reports on a [shards.Set]: its members, and the shards that this process runs or waits for.
+// A set describes a [shards.Set]. It contains the members of the Set, and the shards that this
+// process runs or waits for.
 type set struct {
 	named
 	Members []member `json:"members"`

@@ -53,7 +53,7 @@ const mostTogether = 1000
 
 // A batch holds the indexes of requests that share a statement.
 type batch struct {
-	role int16 // 0: holders that exclude all others
+	role int16 // of the holders; 0 if each excludes all others
 	at   []int
 	seen map[string]bool // rows in the batch; a statement can update a row only once
 }

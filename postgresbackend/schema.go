@@ -20,8 +20,9 @@ var schemaText string
 
 // begins is the SQL at the beginning of each function that writes. It checks that the isolation
 // level is READ COMMITTED, which a function can't set for its own transaction. At that level, each
-// statement sees what others have committed by then, as the functions require. The SQL also turns
-// synchronous commits on, since the server could otherwise forget an acquired lock in a crash.
+// statement sees what other transactions have committed by then, as the functions require. The SQL
+// also turns synchronous commits on, since the server could otherwise lose an acquired lock in a
+// crash.
 const begins = `	IF current_setting('transaction_isolation') <> 'read committed' THEN
 		RAISE EXCEPTION 'distsync: steps need READ COMMITTED, and default_transaction_isolation is %',
 			current_setting('transaction_isolation') USING ERRCODE = 'DS001';
@@ -38,7 +39,7 @@ var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 //
 // The role that runs the SQL owns the tables and functions. The functions run with its rights, so
 // use a role that nobody logs in as. Other roles can execute the functions only after EXECUTE has
-// been granted to them: see "Access" in the package's comment.
+// been granted to them (see "Access" in the package's comment).
 //
 // Like [WithSchema], Schema panics unless the name consists of lower-case letters, digits and
 // underscores.

@@ -22,7 +22,7 @@ type session struct {
 	stop   context.CancelFunc
 	closed atomic.Bool
 	busy   errands
-	swept  atomic.Int64 // the time from opened to the start of the last sweep, in nanoseconds
+	swept  atomic.Int64 // when the last sweep began, in nanoseconds since opened
 	opened time.Time
 
 	mu     sync.Mutex
@@ -103,7 +103,7 @@ type call struct {
 	// after is a function that runs on the connection once the step is done. It runs in another
 	// goroutine, so that the step doesn't wait for it.
 	after func(ctx context.Context, conn *pgxpool.Conn)
-	some  func() bool // whether after must run; nil: always
+	some  func() bool // whether after must run; if nil, it always runs
 	// sends is a function that is called when a connection is available. If it returns false, the
 	// step isn't sent. If sends is nil, the step is always sent.
 	sends func() bool

@@ -39,7 +39,7 @@ func (p *step) sends() bool {
 	return p.state.CompareAndSwap(0, isSent) || p.state.Load() == isSent
 }
 
-// recall recalls a step that is alone. If recall returns true, the step will never be sent.
+// recall tries to recall a step that is alone. If it returns true, the step will never be sent.
 func recall(steps []*step) bool { return steps[0].state.CompareAndSwap(0, isCalled) }
 
 // A result is the outcome of a step.

@@ -54,7 +54,7 @@
 // would run it again. So the lock stays taken until 900 ms after it was acquired, even if the job
 // ends or the process dies earlier. [WithAtLeast] sets another time. It must be longer than the
 // difference between the replicas' clocks, and shorter than the job's period. If a replica dies in
-// that time, etcd may keep the lock for some seconds more, and meanwhile runs are skipped.
+// that time, etcd may keep the lock for a few more seconds, and meanwhile runs are skipped.
 //
 // The lock should stay taken for most of the period in two cases:
 //   - The schedule counts from the start of each process, as "@every 5m" does. Then the replicas'

@@ -45,7 +45,7 @@ func NewElector(client *dlock.Client, name string) *Elector {
 // replica, so handle the error, which is [dlock.ErrClosed] or another permanent error.
 func (e *Elector) Run(ctx context.Context) error { return e.election.Run(ctx, e.lead) }
 
-// lead returns when the term has ended and all its tasks have returned.
+// lead lets tasks start until the term ends, and then waits until all of them have returned.
 func (e *Elector) lead(term context.Context) error {
 	e.mu.Lock()
 	e.term = term

@@ -89,9 +89,9 @@ func NewLocker(client *dlock.Client, opts ...Option) *Locker {
 
 // Lock implements [gocron.Locker]. It makes one attempt, with a timeout of 5 s. It doesn't wait for
 // the lock, since gocron would then run the job a second time, after another replica has run it.
-// The errors are those of [dlock.Locker.Acquire]. If the job's context carries a [dlock.Owner] (see
-// gocron.WithContext), Lock re-enters that owner's hold. Then the job's runs don't exclude each
-// other.
+// It returns the same errors as [dlock.Locker.Acquire]. If the job's context carries a
+// [dlock.Owner] (see gocron.WithContext), Lock re-enters that owner's hold. Then the job's runs
+// don't exclude each other.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	r, err := l.lock(ctx, key)
 	if err != nil {

@@ -37,7 +37,7 @@ func New(client *dlock.Client, name string) *Locker {
 	return &Locker{client: client, name: name, turn: make(chan struct{}, 1)}
 }
 
-// Lock implements lock.Locker. It waits as long as ctx allows. The errors are those of
+// Lock implements lock.Locker. It waits as long as ctx allows. It returns the same errors as
 // [dlock.Locker.Acquire].
 func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error { return l.lock(ctx) }
 

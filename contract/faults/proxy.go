@@ -48,7 +48,7 @@ type Request struct {
 	Words   []string // RESP: the command and its arguments
 	Method  string   // HTTP2: the method, such as "/etcdserverpb.KV/Txn"
 	Message []byte   // HTTP2: the message
-	Bytes   []byte   // Bytes: data that arrived together, which may be part of a larger request
+	Bytes   []byte   // Bytes: data that arrived together, perhaps only a part of the request
 }
 
 // A Blow is a fault that affects a single request.

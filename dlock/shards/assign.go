@@ -19,7 +19,7 @@ const algorithm = 1
 // result depends only on the arguments, so all members compute the same assignment.
 //
 // First the function split divides the shards among the seats from 0 to the last taken one. Then
-// the shards of empty seats are dealt to the taken seats, so that loads differ by one at most.
+// the shards of empty seats are dealt to the taken seats, so that loads differ by at most one.
 func assign(shards []string, seats []int) []int {
 	hashes := hash(shards)
 	own := split(hashes, seats[len(seats)-1]+1)
@@ -152,7 +152,7 @@ func gives(of [][]int, n int) []int {
 	slices.SortFunc(order, func(a, b int) int {
 		return cmp.Or(len(of[b])-len(of[a]), -cmp.Compare(rank(a), rank(b)))
 	})
-	for i := range n { // loads differ by one at most, so the seats can take turns
+	for i := range n { // the seats can take turns, since their loads differ by at most one
 		given[order[i%len(order)]]++
 	}
 	return given

@@ -113,7 +113,7 @@ func (r *run) enter(s State) {
 // once acquires the shard's lock, runs fn, and releases the lock. It reports whether fn ran. If fn
 // returned early, err is fn's error. If fn didn't run, err is the reason.
 func (r *run) once() (began bool, err error) {
-	select { // the limit is only for the first attempt, which doesn't wait
+	select { // limit only first attempts, which don't wait for the lock
 	case r.starts <- struct{}{}:
 	case <-r.wanted.Done():
 		return false, r.wanted.Err()

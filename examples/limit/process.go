@@ -85,8 +85,9 @@ type process struct {
 	kill func()
 }
 
-// clientProcess returns a simulated process. If a process crashes, others only notice that its
-// permits are no longer renewed, and aren't released. A closed client looks the same to them.
+// clientProcess returns a simulated process, which is a client in this process. Canceling its
+// context looks like a crash to other clients: its permits are no longer renewed, and aren't
+// released.
 func clientProcess(ctx context.Context, store backend.Backend, url string, dies bool) process {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)

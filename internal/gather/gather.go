@@ -65,7 +65,7 @@ type Sender[C, R any] struct {
 	back    chan struct{} // closed when awaited parcels wait
 	// taken counts how many times a flight has taken the waiting parcels to send them.
 	taken int
-	// watched reports whether a call to late is scheduled.
+	// watched reports whether a call of the method late is scheduled.
 	watched bool
 	landed  sync.Cond // signals the end of a flight
 }
@@ -158,8 +158,8 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 }
 
 // start starts a flight, which is a goroutine that sends waiting parcels. But if the maximum number
-// of flights is reached, start only makes sure that a call to late is scheduled. The caller must
-// hold s.mu.
+// of flights is reached, start only makes sure that a call of the method late is scheduled. The
+// caller must hold s.mu.
 func (s *Sender[C, R]) start() {
 	if s.flights < s.most {
 		s.flights++
@@ -169,7 +169,8 @@ func (s *Sender[C, R]) start() {
 	}
 }
 
-// watch schedules a call to late, unless one is already scheduled. The caller must hold s.mu.
+// watch schedules a call of the method late, unless one is already scheduled. The caller must hold
+// s.mu.
 func (s *Sender[C, R]) watch() {
 	if s.watched {
 		return
@@ -179,10 +180,10 @@ func (s *Sender[C, R]) watch() {
 	time.AfterFunc(patience, func() { s.late(taken) })
 }
 
-// late runs some time after watch scheduled it. If no parcels wait, it does nothing. If no flight
-// has taken parcels since late was scheduled, it assumes that all flights are stuck. They become
-// overdue, and no longer count toward the limit. Then late starts a flight for the waiting parcels,
-// if the limit allows another one.
+// late starts a flight for the waiting parcels, if there are any and the limit allows another
+// flight. It runs some time after it was scheduled by watch. If no flight has taken parcels since
+// then, late first assumes that all flights are stuck. They become overdue, and no longer count
+// toward the limit.
 func (s *Sender[C, R]) late(taken int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package goroutine identifies goroutines, and the callers of this module.
+// Package goroutine identifies goroutines, and the code that calls this module.
 package goroutine
 
 import (

@@ -92,7 +92,7 @@ var (
 var errForeign = &backend.Error{Kind: backend.Refused, Err: backend.ErrConflict}
 
 // Keep releases one hold as [Dialect.Release] does, but the lock stays taken after the last
-// release. Its answer is as reliable as that of ReleaseAgain. [ParseKeep] reads its reply.
+// release. Its answer is as reliable as ReleaseAgain's. [ParseKeep] reads its reply.
 func (d Dialect) Keep(req backend.ReleaseRequest) Call {
 	return call(d.script(keepScript, shardedKeepScript), 2,
 		req.Name, Channel(req.Name), millis(req.Lease), req.Owner, millis(req.Keep), keptMessage)

@@ -229,10 +229,10 @@ const (
 
 // A position is the point at which the next page of a list begins.
 type position struct {
-	// kind is the kind of keys. A list visits hashes before sorted sets.
+	// kind is the kind of the keys on the page. A list visits hashes before sorted sets.
 	kind   string
 	cursor string // the cursor of SCAN
-	// master is the node of a cluster. A list visits the nodes in the order of their names.
+	// master is the node to scan in a cluster. A list visits the nodes in the order of their names.
 	master string
 }
 
@@ -293,8 +293,8 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return backend.ListResult{Locks: locks, Next: next}, nil
 }
 
-// position returns the position where a list continues. It parses the parameter after or, if that
-// is empty, returns the start of the list.
+// position parses the position at which a list continues. If the string is empty, it returns the
+// start of the list.
 func (s *session) position(ctx context.Context, after string) (position, error) {
 	if after != "" {
 		return parsePosition(after)

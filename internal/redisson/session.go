@@ -20,8 +20,9 @@ type Options struct {
 	Prefix   string
 	Replicas Replicas
 
-	// Settle waits for requests that are still under way after their steps have returned: see
-	// [backend.Capabilities].Settle. It is set only if steps return as soon as their contexts end.
+	// Settle waits for requests that are still under way after their steps have returned, as the
+	// field Settle of [backend.Capabilities] does. It is set only if steps return as soon as their
+	// contexts end.
 	Settle func()
 }
 

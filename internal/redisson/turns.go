@@ -22,7 +22,7 @@ type turns struct {
 	clients map[string]bool
 }
 
-// A line holds what the session knows about one fair lock, and the subscribers of that lock.
+// A line is the session's view of one fair lock, including the lock's subscribers.
 type line struct {
 	seen     observation // the last observation of the server's clock
 	hearings map[*hearing]bool
@@ -47,9 +47,10 @@ const (
 	// stopped waiting, since another call often starts to wait soon afterwards.
 	lingers = 10 * time.Second
 
-	// tooNew is how old an observation of the server's clock must be before a newer one replaces
-	// it. So when the message about a grant arrives, even if late, the stored observation is
-	// usually older than the grant. But a newer observation also works (see observation.since).
+	// tooNew is the age at which an observation of the server's clock is replaced by a newer one.
+	// Because of this delay, the stored observation is usually older than a grant, even if the
+	// message about the grant arrives late. But a newer observation also works (see
+	// observation.since).
 	tooNew = 500 * time.Millisecond
 )
 
@@ -181,7 +182,8 @@ func (s *session) listenInLine(
 }
 
 // hearOf listens on the grant channels of the owners' clients. A message on such a channel says
-// that an owner was given the lock. If the lock has no subscribers, hearOf only records the clients.
+// that an owner was given the lock. If the lock has no subscribers, hearOf only records the
+// clients.
 func (s *session) hearOf(ctx context.Context, name string, owners ...string) error {
 	for _, client := range s.turns.unheard(name, s.Dialect.grants(name), owners) {
 		if err := s.hear(ctx, name, client); err != nil {
@@ -256,8 +258,8 @@ func (s *session) missed(name string) {
 	}
 }
 
-// changed notifies the subscribers of a lock when the first of its channels breaks, and when all of
-// them work again.
+// changed records that a channel of a lock broke, or works again if broken is nil. It notifies the
+// lock's subscribers if this is the first channel to break, or the last one to work again.
 func (s *session) changed(name, channel string, broken error) {
 	if !s.turns.changed(name, channel, broken != nil) {
 		return
@@ -363,8 +365,8 @@ func (t *turns) unheard(name, prefix string, owners []string) (clients []string)
 	return clients
 }
 
-// deaf returns the owners, among the given ones, whose turn channels the session doesn't listen to.
-// If the lock has no subscribers, it returns nil. See turnChannel.
+// deaf returns those owners whose turn channels (see turnChannel) the session doesn't listen to. If
+// the lock has no subscribers, it returns nil.
 func (t *turns) deaf(name string, owners []string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -62,7 +62,7 @@ type Replica struct {
 	said []string
 }
 
-// Start starts a replica, and passes the string what to its run function. The replica is killed at
+// Start starts a replica, and passes the given string to its run function. The replica is killed at
 // the end of the test.
 func Start(t testservers.TB, what string) *Replica {
 	t.Helper()

@@ -14,7 +14,8 @@ const loans = 2
 // taken in the store without a user's knowledge. [op].out counts those.
 type pool struct {
 	has [maxUsers * loans]loan
-	// struck is the time until which a user might still rely on a hold that the store lost.
+	// struck contains, for each hold that the store lost, the latest time at which its user might
+	// still rely on it.
 	struck [maxUsers * loans]time.Duration
 }
 
@@ -105,7 +106,7 @@ func (p *pool) out(o *op) (n int) {
 	return n
 }
 
-// ends records that the user who made call o has learned that its hold ended.
+// ends records that a hold has ended, and that its user has learned this from call o.
 func (p *pool) ends(o *op) {
 	if his := &p.has[o.place()]; his.count > 0 {
 		his.over = true

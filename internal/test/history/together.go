@@ -50,7 +50,7 @@ func ReleaseAll(ctx context.Context, parties []*Party, h *dlock.Hold) {
 }
 
 // errorOf returns the part of err that concerns the named lock. If err concerns only other locks,
-// errorOf returns others.
+// errorOf returns the parameter others.
 func errorOf(err error, name string, others error) error {
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range several.Unwrap() {

@@ -235,8 +235,8 @@ func (u *user) borrow(ctx context.Context, l Lock) {
 	}
 	outer, cancel := context.WithCancel(ctx) // parent of the hold's context
 	defer cancel()
-	// A single attempt has no time limit of its own. So end the call after a while, since the store
-	// may hang.
+	// The store may hang, and a single attempt has no time limit of its own. So end the call after
+	// a while.
 	patience := time.AfterFunc(u.upTo(u.w.Pace), cancel)
 	switch loan := b.Take(outer, u.few(l), u.ask()); {
 	case loan == nil:
@@ -291,7 +291,7 @@ func (u *user) use(b *Borrower, l Lock, loan *Loan) {
 	}
 }
 
-// count queries how many permits are available, with a time limit, since a store may hang.
+// count asks how many permits are available. The request has a time limit, since a store may hang.
 func (u *user) count(ctx context.Context, b *Borrower) {
 	ctx, cancel := context.WithTimeout(ctx, u.w.Pace)
 	defer cancel()
@@ -412,7 +412,7 @@ func (u *user) inside(ctx context.Context, p *Party, nests bool) {
 	}
 }
 
-// checkAll checks a party's holds on both sides.
+// checkAll checks a party's hold and, for a read-write lock, its hold on the other side.
 func (u *user) checkAll(ctx context.Context, p *Party) {
 	p.Check(ctx)
 	if p.Beside != nil && p.Beside.Held() > 0 {

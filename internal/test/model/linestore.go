@@ -86,7 +86,8 @@ func (m *Line) enqueue(s *LineState, n uint8) {
 	s.line[slices.Index(s.line[:], 0)] = n
 }
 
-// comeBack adds numbers at the front of the line.
+// comeBack puts the numbers in the set back at the front of the line, except numbers that are in
+// line already, and the number that holds the lock.
 func (m *Line) comeBack(s *LineState, set uint8) {
 	at := 0
 	for n := uint8(1); n <= m.numbers(); n++ {

@@ -6,7 +6,7 @@ type mutation uint8
 const (
 	unchanged mutation = iota
 
-	// Mutations that concern numbers and requests.
+	// Mutations of the rules for numbers and requests.
 	numberPerOwner
 	lockerIsOwner
 	libraryRepeats
@@ -17,7 +17,7 @@ const (
 	unknownReentryCounts
 	countIgnored
 
-	// Mutations that concern time.
+	// Mutations of the rules for time.
 	deadlineFromReply
 	acceptsLate
 	revivesLost
@@ -26,7 +26,7 @@ const (
 	doubtIgnored
 	doubtEnds
 
-	// Mutations that concern releases in the background.
+	// Mutations of the rules for releases in the background.
 	neverTakenBack
 	takenBackOnce
 	takenBackInTimeOnly
@@ -34,7 +34,7 @@ const (
 	reentryNotTakenBack
 	errorNotTakenBack
 
-	// Mutations that concern hand-over.
+	// Mutations of the rules for hand-over.
 	handsOnLate
 	handsOnLost
 	handsOnUnsure
@@ -52,7 +52,7 @@ const (
 	handedDropped
 	handedUnseen
 
-	// Mutations that concern waiting.
+	// Mutations of the rules for waiting.
 	noTimer
 	noSecondTry
 	wokenWhenAsked
@@ -66,7 +66,7 @@ const (
 	passesForGood
 	grantLeft
 
-	// Mutations that concern shared reads.
+	// Mutations of the rules for shared reads.
 	joinsLost
 	joinsReleased
 	joinsNested
@@ -80,14 +80,14 @@ const (
 	revivesClaim
 	lossUnheard
 
-	// Mutations that concern reads under a write.
+	// Mutations of the rules for reads under a write.
 	nestedReleasedEarly
 	nestedTakenBackEarly
 	handsOnRead
 	grantsEnded
 	endedForgotten
 
-	// Mutations that concern writes that are lent to readers.
+	// Mutations of the rules for write locks that are lent to readers.
 	lendsLate
 	passesOnLate
 	flipsEarly
@@ -99,7 +99,7 @@ const (
 	downgradeUnheard
 	believesOldRenewal
 
-	// Mutations that concern the notes of waiting writers.
+	// Mutations of the rules for the notes of waiting writers.
 	neverBarred
 	refreshesYounger
 	placeTooShort
@@ -117,7 +117,7 @@ const (
 	grantsAhead
 	grantsAheadOfTrying
 
-	// Mutations that concern a fair lock's line.
+	// Mutations of the rules for a fair lock's line.
 	keepsUnanswered
 	asksByAttempt
 	comesBackLast
@@ -139,19 +139,19 @@ const (
 	believesOldAnswer
 	believesOldPlaces
 
-	// Mutations that concern how a client converts the store's times to its own clock.
+	// Mutations of the rules for converting the store's times to the client's clock.
 	sinceReceipt
 	lookFromAnswer
 	stepsUnseen
 	clockUnbounded
 	looksOutliveBreaks
 
-	// Mutations that concern permits.
+	// Mutations of the rules for permits.
 	permitsDrawnAnew
 	partKept
 	partStays
 
-	// Mutations that concern a quorum of three stores.
+	// Mutations of the rules for a quorum of three stores.
 	oneName
 	reentriesCounted
 	renewedByFew

@@ -90,8 +90,8 @@ type counts struct {
 	events int
 }
 
-// A ledger contains the holds of one lock, sorted by In, and indexes to find them. It drops old
-// holds: see the constant named memory.
+// A ledger contains the holds of one lock, sorted by In, and indexes to find them. It drops holds
+// that are older than the constant memory.
 type ledger struct {
 	holds []*hold
 	byID  map[uint64]*hold
@@ -101,8 +101,9 @@ type ledger struct {
 
 const memory = time.Minute
 
-// A loss is an outage in which the store lost all its data. The store stopped between the times
-// from and dead. At the time until, it was running again, without data.
+// A loss is an outage in which the store lost all its data. The field from is a time before the
+// store stopped, and dead is a time after that. The field until is a time when the store was
+// running again, without its data.
 type loss struct{ from, dead, until time.Duration }
 
 // maxLosses is the number of losses that the checker remembers.

@@ -154,7 +154,7 @@ func nth(n int) func(faults.Request) bool {
 	}
 }
 
-// isStep reports whether a request is a step on a lock, or part of one.
+// isStep reports whether a request is a step on a lock, or part of such a step.
 func isStep(r faults.Request) bool {
 	if len(r.Words) > 0 {
 		return strings.HasPrefix(strings.ToLower(r.Words[0]), "eval")

@@ -27,7 +27,7 @@ type store struct {
 	lease     time.Duration // the shortest lease of its clients
 	processes int           // number of child processes that also use the store
 
-	names []string // the locks that it supports; nil: all
+	names []string // the locks that it supports; if nil, all
 
 	// join returns the links through which another client reaches the store. addrs are their
 	// addresses, for use in a child process. dial connects over the links.

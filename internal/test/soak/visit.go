@@ -145,7 +145,7 @@ func (v *visit) force() {
 // lock makes a visit that uses Lock and Unlock, which return no errors.
 func (v *visit) lock() {
 	if v.ctx != context.Background() {
-		// Lock has no context, so it can't have an owner.
+		// Lock takes no context, so it can't act for an owner.
 		v.ctx, v.nests = context.Background(), false
 	}
 	if !v.survive("Lock", v.locker.Lock) {
@@ -179,7 +179,7 @@ func (v *visit) survive(what string, call func()) (returned bool) {
 	return true
 }
 
-// call makes a visit that uses the methods that return errors.
+// call makes a visit that acquires and unlocks the lock with methods that return errors.
 func (v *visit) call() {
 	v.fix()
 	how, ok := v.acquire()
@@ -335,7 +335,7 @@ func (v *visit) expect(what string, err error) {
 	v.wrong("%s: %v", what, err)
 }
 
-// lossMemory is how long, in leases, a client remembers that an owner lost a lock.
+// lossMemory is the number of leases for which a client remembers that an owner lost a lock.
 const lossMemory = 10
 
 func (v *visit) wrong(format string, args ...any) {
@@ -353,9 +353,9 @@ func (v *visit) enter(how string) {
 // leave reports that the visit has ended.
 func (v *visit) leave() { v.tell(event{}) }
 
-// check checks whether the lock is still held and, if so, reports that as an event with the given
-// version. A writer passes the version that it has just replaced. A reader passes a version that a
-// writer replaced in the meantime. If there is no such version, they pass 0.
+// check reports an event with the given version if the lock is still held. A writer passes the
+// version that it has just replaced, and a reader passes a version that a writer replaced during
+// the reader's visit. If there is no such version, they pass 0.
 func (v *visit) check(version uint64) {
 	at := now()
 	if !v.valid() {
