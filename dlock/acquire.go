@@ -86,8 +86,11 @@ func (l *Locker) newCall(ctx context.Context, who caller, o acquireOptions) *acq
 	c := l.client
 	a := c.newAcquisition()
 	*a = acquisition{
-		client:  c,
-		call:    call{kind: l.kind, name: l.name, party: who.party, o: o, bound: who.hold, began: c.now(), excluded: who.excluded},
+		client: c,
+		call: call{
+			kind: l.kind, name: l.name, party: who.party, o: o, bound: who.hold, began: c.now(),
+			excluded: who.excluded,
+		},
 		inquiry: inquiry{within: who.hold},
 		waiting: waiting{signal: a.signal},
 	}
@@ -316,7 +319,8 @@ func final(err error) error {
 // isFinal reports whether err is one of this package's errors that end a call.
 func isFinal(err error) bool {
 	switch err {
-	case errHeld, errHeldHere, errNotUnlocked, errOtherKind, ErrUpgrade, ErrLost, ErrNotHeld, ErrClosed:
+	case errHeld, errHeldHere, errNotUnlocked, errOtherKind, ErrUpgrade, ErrLost, ErrNotHeld,
+		ErrClosed:
 		return true
 	}
 	_, lost := err.(*Loss)

@@ -95,7 +95,8 @@ func (e *Election) campaign(ctx context.Context) (stay, error) {
 	c := l.client
 	var tries backoff
 	for {
-		won, err := l.enterAs(ctx, caller{party: NewOwner(), alone: true, excluded: e.hasJoined}, acquireOptions{}, nil)
+		who := caller{party: NewOwner(), alone: true, excluded: e.hasJoined}
+		won, err := l.enterAs(ctx, who, acquireOptions{}, nil)
 		why := c.over(ctx)
 		switch {
 		case err == nil:
@@ -126,7 +127,8 @@ func (e *Election) hasJoined() { e.join.Do(func() { close(e.joined) }) }
 // says reports whether err already says why the call ended. It does if it wraps ErrClosed, or both
 // the error and the cause of ctx.
 func says(err error, ctx context.Context) bool {
-	return errors.Is(err, ErrClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err()) && errors.Is(err, context.Cause(ctx))
+	return errors.Is(err, ErrClosed) ||
+		ctx.Err() != nil && errors.Is(err, ctx.Err()) && errors.Is(err, context.Cause(ctx))
 }
 
 // serve calls lead, and then releases the lock. over reports whether Run must return.
@@ -173,7 +175,8 @@ func (e *Election) serve(won stay, lead func(ctx context.Context) error) (over b
 
 // repeats reports whether the error that lead returned says only that its term has ended.
 func repeats(said error, term *holdContext) bool {
-	return errors.Is(said, term.Err()) || errors.Is(said, context.Cause(term)) || errors.Is(said, ErrLost)
+	return errors.Is(said, term.Err()) || errors.Is(said, context.Cause(term)) ||
+		errors.Is(said, ErrLost)
 }
 
 // sitOut waits until someone else holds the lock that this candidate released, but for at most a
@@ -283,7 +286,8 @@ func (w *watch) next(ctx context.Context, last string, failed error) (string, er
 		w.wait(ctx)
 		leader, err := w.look(ctx)
 		switch {
-		case err == nil && (failed != nil || leader != last), err != nil && failed == nil, w.endsWith(ctx, err):
+		case err == nil && (failed != nil || leader != last), err != nil && failed == nil,
+			w.endsWith(ctx, err):
 			return leader, err
 		}
 	}

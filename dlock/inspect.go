@@ -71,7 +71,9 @@ func (c *Client) Holds() []HoldInfo {
 		}
 	}
 	c.mu.Unlock()
-	slices.SortFunc(all, func(a, b HoldInfo) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(all, func(a, b HoldInfo) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
+	})
 	return all
 }
 
@@ -112,7 +114,8 @@ func (c *Client) Waits() []WaitInfo {
 	}
 	c.mu.Unlock()
 	slices.SortFunc(all, func(a, b WaitInfo) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Place, b.Place))
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.Place, b.Place))
 	})
 	return all
 }
@@ -153,9 +156,11 @@ type counter = atomic.Uint64
 func (c *Client) Stats() Stats {
 	n := &c.counts
 	return Stats{
-		FromStore: n.acquired[ViaStore].Load(), HandedOver: n.acquired[ViaHandover].Load(), Reentered: n.acquired[ViaReentry].Load(),
-		Joined: n.acquired[ViaJoined].Load(), Granted: n.acquired[ViaGranted].Load(),
-		NotAcquired: n.outcomes[OutcomeTimeout].Load(), Canceled: n.outcomes[OutcomeCanceled].Load(), Failed: n.outcomes[OutcomeFailed].Load(),
+		FromStore: n.acquired[ViaStore].Load(), HandedOver: n.acquired[ViaHandover].Load(),
+		Reentered: n.acquired[ViaReentry].Load(),
+		Joined:    n.acquired[ViaJoined].Load(), Granted: n.acquired[ViaGranted].Load(),
+		NotAcquired: n.outcomes[OutcomeTimeout].Load(),
+		Canceled:    n.outcomes[OutcomeCanceled].Load(), Failed: n.outcomes[OutcomeFailed].Load(),
 		Released: n.released.Load(), Lost: c.state.lostHolds.Load(),
 		Renewed: n.renewed.Load(), NotRenewed: n.failed.Load(), Closed: c.ctx.Err() != nil,
 	}
@@ -289,7 +294,8 @@ func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, e
 // likely reports whether i describes a lock, rather than data that only looks like one. On Redis
 // and Valkey a hash with one counter and an expiry looks like a lock.
 func (i *LockInfo) likely() bool {
-	return i.Kind == backend.Permits || slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Client != "" })
+	return i.Kind == backend.Permits ||
+		slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Client != "" })
 }
 
 // listPage is the number of locks requested at a time.

@@ -55,7 +55,9 @@ import (
 // for %, { and } in the occasion. [Client.Locks] and [Client.Inspect] find it by that name. Once fn
 // has succeeded, their results have Kept set. After [Locker.ForceUnlock] the occasion can run
 // again. Braces in the job's name put all its occasions into one slot of a Redis Cluster.
-func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Duration, fn func(context.Context) error) (ran bool, err error) {
+func (c *Client) Once(
+	ctx context.Context, name, occasion string, keep time.Duration, fn func(context.Context) error,
+) (ran bool, err error) {
 	l := newLocker(c, protocol.Kind(backend.Exclusive), onceName(name, occasion))
 	switch {
 	case name == "":
@@ -74,7 +76,8 @@ func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Dura
 // With [Wait], a call waits while another call runs fn. If fn succeeds in that other call, the
 // waiting call returns false without an error:
 //
-//	ran, err := client.Locker("rates").Once(ctx, time.Minute, fetchRates, dlock.Wait(5*time.Second))
+//	rates := client.Locker("rates")
+//	ran, err := rates.Once(ctx, time.Minute, fetchRates, dlock.Wait(5*time.Second))
 //
 // Each waiting call is told when fn has succeeded or failed. After a failure, whichever waiting
 // call is first runs fn. After a crash, one of them runs fn when the lease has run out. If the wait
@@ -83,13 +86,18 @@ func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Dura
 //
 // The lock doesn't store the result of fn. Before it returns, fn must write its result to a place
 // that the other callers read, such as a cache or a database.
-func (l *Locker) Once(ctx context.Context, keep time.Duration, fn func(context.Context) error, opts ...AcquireOption) (ran bool, err error) {
+func (l *Locker) Once(
+	ctx context.Context, keep time.Duration, fn func(context.Context) error, opts ...AcquireOption,
+) (ran bool, err error) {
 	l.mustBeMade()
 	return l.once(ctx, nil, keep, fn, opts)
 }
 
 // once implements both Once methods. wrong is an error in the caller's arguments, or nil.
-func (l *Locker) once(ctx context.Context, wrong error, keep time.Duration, fn func(context.Context) error, opts []AcquireOption) (ran bool, err error) {
+func (l *Locker) once(
+	ctx context.Context, wrong error, keep time.Duration, fn func(context.Context) error,
+	opts []AcquireOption,
+) (ran bool, err error) {
 	mustBeContext(ctx)
 	if wrong == nil {
 		wrong = l.mayKeep(keep, fn)
@@ -121,7 +129,8 @@ func (l *Locker) mayKeep(keep time.Duration, fn func(context.Context) error) err
 		return err
 	}
 	if l.kind.Family() != protocol.Locks || l.kind.Placed() {
-		return fmt.Errorf("there is no Once of a %v lock, but of plain and fenced ones: %w", l.kind, errors.ErrUnsupported)
+		return fmt.Errorf("there is no Once of a %v lock, but of plain and fenced ones: %w", l.kind,
+			errors.ErrUnsupported)
 	}
 	return l.keeps()
 }

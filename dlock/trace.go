@@ -94,7 +94,9 @@ const (
 )
 
 // String returns the name of the outcome: "acquired", "timeout", "canceled" or "error".
-func (o Outcome) String() string { return [...]string{"acquired", "timeout", "canceled", "error"}[o] }
+func (o Outcome) String() string {
+	return [...]string{"acquired", "timeout", "canceled", "error"}[o]
+}
 
 // Via says how a caller acquired a lock.
 type Via uint8
@@ -250,7 +252,8 @@ func (a *acquisition) ends(ctx context.Context, h *hold, err error) {
 	}
 	end()
 	if debug {
-		c.debug("lock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID, "outcome", e.Outcome.String(), "via", e.Via.String(), "waited", e.Waited, "err", err)
+		c.debug("lock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID,
+			"outcome", e.Outcome.String(), "via", e.Via.String(), "waited", e.Waited, "err", err)
 	}
 }
 
@@ -288,7 +291,8 @@ func outcomeOf(ctx context.Context, err error) Outcome {
 	switch {
 	case err == nil:
 		return OutcomeAcquired
-	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) && !errors.Is(err, ErrNotAcquired):
+	case ctx.Err() != nil && !errors.Is(err, ErrNotAcquired) &&
+		(errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
 		return OutcomeCanceled
 	case errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrUnavailable):
 		return OutcomeTimeout
@@ -321,7 +325,8 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 		c.traces.releaseDone(ctx, e)
 	}
 	if debug {
-		c.debug("unlock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID, "outcome", e.Outcome.String(), "held", e.Held, "err", e.Err)
+		c.debug("unlock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID,
+			"outcome", e.Outcome.String(), "held", e.Held, "err", e.Err)
 	}
 	return e.Err
 }

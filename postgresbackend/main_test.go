@@ -71,8 +71,8 @@ func query[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (v 
 	return v
 }
 
-// subscribe subscribes, and repeats that until it succeeds, as dlock does: on a busy machine the first
-// connection may take longer than a step is allowed to.
+// subscribe subscribes, and repeats that until it succeeds, as dlock does: on a busy machine the
+// first connection may take longer than a step is allowed to.
 func subscribe(t testing.TB, s session, req backend.SubscribeRequest) backend.Subscription {
 	t.Helper()
 	var sub backend.Subscription

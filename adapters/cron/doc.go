@@ -41,20 +41,20 @@
 // Every replica does this, with a store that they share. On the hour each of them tries once to
 // lock "cron:report". The one that gets the lock runs the job, and the lock is renewed until the
 // job ends. The others skip this run. If the process dies, the lock ends with its lease (30 s, see
-// [dlock.WithLease]), and another replica executes the next run. While a run takes longer than the
-// period, no other run begins, on any replica.
+// [dlock.WithLease]), and another replica executes the next run. If a run takes longer than the
+// period, no replica starts another until it ends.
 //
 // If the store doesn't answer within 5 s, the run is also skipped, since it is unknown whether
 // another replica runs the job. That is logged as an error (see [WithLogger]).
 //
 // # Clocks
 //
-// Clocks of machines differ by some milliseconds, and processes may be late. If the lock were
-// released when the job ends, a short job might end before the last replica tries, and that replica
-// would run it again. So the lock stays taken until 900 ms after it was acquired, even if the job
-// ends or the process dies earlier. [WithAtLeast] sets another time. It must be longer than the
-// difference between the replicas' clocks, and shorter than the job's period. If a replica dies in
-// that time, etcd may keep the lock for a few more seconds, and meanwhile runs are skipped.
+// The clocks of machines differ by a few milliseconds, and a process may start its job late. If the
+// lock were released when the job ends, a short job might end before the last replica tries, and
+// that replica would run it again. So the lock stays taken until 900 ms after it was acquired, even
+// if the job ends or the process dies earlier. [WithAtLeast] sets another time. It must be longer
+// than the difference between the replicas' clocks, and shorter than the job's period. If a replica
+// dies in that time, etcd may keep the lock for a few more seconds, and meanwhile runs are skipped.
 //
 // The lock should stay taken for most of the period in two cases:
 //   - The schedule counts from the start of each process, as "@every 5m" does. Then the replicas'

@@ -59,12 +59,12 @@
 //
 // # Clocks
 //
-// The clocks of machines differ by some milliseconds, and processes may be late. If the lock were
-// released when the job ends, a short job might end before the last replica tries, and that replica
-// would run it again. So the lock stays taken until 900 ms after it was acquired, even if the job
-// ends or the process dies earlier. [WithAtLeast] sets another time. It must be longer than the
-// difference between the replicas' clocks, and shorter than the job's period. If a replica dies in
-// that time, etcd may keep the lock for a few seconds longer, and runs in those seconds are
+// The clocks of machines differ by a few milliseconds, and a process may start its job late. If the
+// lock were released when the job ends, a short job might end before the last replica tries, and
+// that replica would run it again. So the lock stays taken until 900 ms after it was acquired, even
+// if the job ends or the process dies earlier. [WithAtLeast] sets another time. It must be longer
+// than the difference between the replicas' clocks, and shorter than the job's period. If a replica
+// dies in that time, etcd may keep the lock for a few seconds longer, and runs in those seconds are
 // skipped.
 //
 // The lock should stay taken for most of the period in two cases:

@@ -45,7 +45,9 @@ func assign(shards []string, seats []int) []int {
 // pairs of a shard and a seat in descending order of their scores. It returns the shards that are
 // left over.
 func deal(own []int, hashes []uint64, spare, seats []int, load map[int]int, most int) (left []int) {
-	free := slices.DeleteFunc(slices.Clone(seats), func(seat int) bool { return load[seat] >= most })
+	free := slices.DeleteFunc(slices.Clone(seats), func(seat int) bool {
+		return load[seat] >= most
+	})
 	var all offers
 	for _, shard := range spare {
 		if len(free) > 0 {

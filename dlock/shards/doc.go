@@ -22,7 +22,8 @@
 //   - The owner of a seat waits for the locks "shards:NAME@SHARD" of its shards. The previous owner
 //     ends its runs, and each release lets the new owner in.
 //   - The plain lock "shards:NAME!" is the bell. A member that has changed its note locks and
-//     unlocks the bell. Then all members look at the notes. They also look every third of a lease.
+//     unlocks the bell. Then all members look at the notes. They also look at
+//     regular intervals, a third of the lease apart.
 //
 // These names are reserved. A newcomer first waits a while for another member to leave a seat, so
 // that a rolling deploy moves each shard once. A dead member is noticed within a lease. A member

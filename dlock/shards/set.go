@@ -330,7 +330,8 @@ func (s *Set) check() error {
 	case s.name == "":
 		return errors.New("the name is empty")
 	case strings.ContainsAny(s.name, "{}"):
-		return errors.New("the name has braces, which would put all shards on one server of a cluster")
+		return errors.New(
+			"the name has braces, which would put all shards on one server of a cluster")
 	case s.wrong != nil:
 		return s.wrong
 	case s.grace < 0, s.settle < 0:

@@ -309,8 +309,8 @@ func read(path string, now time.Time) (lockFile, error) {
 	case err != nil:
 		return lockFile{}, notDone(err)
 	case len(text) == 0:
-		// A power failure during write may leave an empty file, but it also ends the holder, so the
-		// lock is free.
+		// A power failure during write may leave an empty file, but it also kills the holder, so
+		// the lock is free.
 		return lockFile{}, nil
 	}
 	var l lockFile

@@ -387,8 +387,9 @@ func (s *session) Subscribe(
 }
 
 // probe returns an error if the server is too old for the dialect. It is called before an
-// acquisition, since the script of a release would fail only after it has freed the lock. In a
-// cluster, probe may ask any server. Once it has succeeded, it doesn't ask again.
+// acquisition, because at the release it would be too late: on an old server, the script frees the
+// lock first, and fails after that. In a cluster, probe may ask any server. Once it has succeeded,
+// it doesn't ask again.
 func (s *session) probe(ctx context.Context) error {
 	if !s.Dialect.Sharded || s.probed.Load() {
 		return nil

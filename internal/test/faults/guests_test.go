@@ -23,8 +23,8 @@ import (
 // roomFor is the number of permits of the guests' semaphore.
 const roomFor = 10
 
-// guestsIn returns how many guests a process has. All of them keep the store busy all the time, so the
-// quickest runs have fewer: on two busy processors, 64 take minutes.
+// guestsIn returns how many guests a process has. All of them keep the store busy all the time, so
+// the quickest runs have fewer: on two busy processors, 64 take minutes.
 func guestsIn() int { return depth.Of(4, inACrowd, inACrowd) }
 
 // guests lets users of several processes contend for a fair lock, or for permits, of which some

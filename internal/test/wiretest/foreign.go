@@ -79,9 +79,9 @@ func Foreign(t *testing.T, p Package, server *testservers.Server) {
 	}
 }
 
-// ForeignAfterRenewal tests steps of a session that recently held a plain lock. The last renewal was
-// for a shorter time than the acquisition, and the lock has expired. If the key now belongs to a
-// lock of another kind, the steps must report that.
+// ForeignAfterRenewal tests a session that recently held a plain lock. The last renewal was for a
+// shorter time than the acquisition, and the lock has expired. If another kind of lock has the key
+// by then, the session must report that.
 func ForeignAfterRenewal(t *testing.T, p Package, server *testservers.Server) {
 	ctx, client := t.Context(), connect(t, server.Addr)
 	req := Renew(Alice)

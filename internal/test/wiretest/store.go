@@ -60,8 +60,8 @@ func Fragile(
 	}
 }
 
-// foreign stores data that isn't a lock under the names of locks. It cycles through a string and
-// three different hashes.
+// foreign writes keys that have the names of locks, but hold other data: a string, and three
+// different hashes, in turn.
 type foreign struct {
 	client redis.UniversalClient
 	dumps  map[string]string // the data under each name
