@@ -60,8 +60,8 @@ func (s *session) attempt(
 func (s *session) isSure(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := s.detours[name]
-	return d != nil && time.Now().Before(d.sure)
+	c := s.contests[name]
+	return c != nil && time.Now().Before(c.sure)
 }
 
 // believe makes the session believe, for a while, a single store that refuses the lock with this
@@ -69,9 +69,7 @@ func (s *session) isSure(name string) bool {
 func (s *session) believe(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := s.detourLocked(name)
-	d.sure = time.Now().Add(sureFor)
-	d.until = later(d.until, d.sure)
+	s.contestLocked(name).sure = time.Now().Add(sureFor)
 }
 
 // others is the state of the lock in the other stores after one store has refused an attempt.

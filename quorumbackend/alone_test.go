@@ -156,12 +156,14 @@ func TestSplitVotesBesideAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
 		a, other := open(t, b), open(t, b)
-		other.acquires(bob, true) // so it is known how fast they are
+		foe := a.direct(stores[2])
+		a.gets(foe, backend.Exclusive, "foe", lease, true) // so both ask in order from now on
+		other.acquires(bob, true)                          // so it is known how fast they are
 		other.releases(bob, backend.Freed)
 		stores[1].fail(errDown)
-		a.acquires(alice, true)
-		a.releases(alice, backend.Freed)
+		a.acquires(alice, false)
 		stores[1].fail(nil) // a believes it to be down, and asks the third before it
+		a.gives(foe, backend.Exclusive, "foe", backend.Freed)
 		stores[0].hang()
 		defer stores[0].wake()
 		var voted sync.WaitGroup // each has its first vote before either hears of it

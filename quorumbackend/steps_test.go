@@ -312,12 +312,20 @@ func (x tester) wantHeld(stores []*ill, want int) {
 	}
 }
 
-// An attempt asks one store before the others. If that one refuses it, the attempt looks at the
-// others, and for a while the attempts after it believe that store alone.
+// Where others want a lock, too, an attempt asks one store before the others. If that one refuses
+// it, the attempt looks at the others, and for a while the attempts after it believe that store
+// alone.
 func TestOneStoreIsAskedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
 		a, other := open(t, b), open(t, b)
+		for _, x := range []tester{a, other} {
+			x.contests()
+		}
+		time.Sleep(2 * time.Second) // no store is believed alone
+		for _, s := range stores {
+			s.steps()
+		}
 		stores[0].hang()
 		time.AfterFunc(time.Millisecond, func() {
 			if n := len(stores[1].steps()) + len(stores[2].steps()); n > 0 {
