@@ -3,6 +3,7 @@ package quorumbackend
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -166,12 +167,16 @@ func (s *session) refusedBy(
 			elsewhere = same
 		}
 	}
+	// The lock isn't free before a majority of the stores is.
+	ends := slices.SortedFunc(slices.Values(append(o.ends, res.Remaining)), compareEnds)
+	detour := max(res.Remaining, o.patience)
+	res.Remaining = ends[min(s.need-len(o.free), len(ends))-1]
 	switch {
 	case len(with) == len(o.held) || len(with)+1 >= s.need:
 		s.believe(req.Name)
 	case len(elsewhere) >= s.need:
 		s.believe(req.Name)
-		s.direct(req.Name, elsewhere[0], max(res.Remaining, o.patience))
+		s.direct(req.Name, elsewhere[0], detour)
 		s.follow(req.Name, elsewhere[0])
 	default:
 		// Another owner is acquiring or releasing the lock. The next attempt sees the result.

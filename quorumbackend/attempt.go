@@ -304,8 +304,7 @@ func (s *session) fail(
 	}
 	s.mu.Unlock()
 	var pause time.Duration
-	if a.isRefused() && a.yes != 0 &&
-		(h.kind == backend.Exclusive || len(a.no) <= len(s.stores)-s.need) {
+	if a.isSplit() || a.isRefused() && a.yes != 0 && len(a.no) <= len(s.stores)-s.need {
 		pause = s.sitOut(h.name) // the pause begins before the released votes wake others
 	}
 	if burnt && !over {
@@ -336,17 +335,17 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	})
 	decides := a.no[min(s.need-yes, len(a.no))-1] // its vote would make a majority
 	remaining := decides.res.Remaining
-	if len(a.no) > len(s.stores)-s.need {
-		// Another owner holds the lock, but not in the store that is usually asked first. The
-		// owner's release will be announced at the stores that have the hold. The store that
-		// refused first might not be one of them, since it might have only a leftover hold. Or the
-		// owner is just releasing the lock in all stores at once. Then the pause matters, since the
-		// announcement has been made.
+	switch {
+	case pause > 0 && (remaining < 0 || pause < remaining):
+		remaining = pause
+	case pause > 0:
+	default:
+		// Another owner holds the lock, but not in the store that is usually asked first, or is
+		// just releasing it in all stores at once. The release will be announced at the stores that
+		// have the hold. The store that refused first might not be one of them, since it might have
+		// only a leftover hold.
 		s.direct(name, decides.from, remaining)
 		s.follow(name, decides.from)
-	}
-	if pause > 0 && (remaining < 0 || pause < remaining) {
-		return pause
 	}
 	return remaining
 }

@@ -98,6 +98,7 @@ func (q *quorum) Open() backend.Session {
 		st := newStore(i, b, q.patience, s.began)
 		s.stores = append(s.stores, st)
 		s.prompt = s.prompt && st.prompt
+		s.deaf = s.deaf || st.tells == nil
 	}
 	for i := range s.stores {
 		s.orders = append(s.orders, append(append([]*store(nil), s.stores[i:]...), s.stores[:i]...))

@@ -19,6 +19,7 @@ type session struct {
 	orders [][]*store // orders[i] is the order of all stores if store i is asked first
 	need   int        // the number of stores that make a majority
 	prompt bool       // no store's steps ever wait
+	deaf   bool       // not all stores can send messages about releases
 	began  time.Time
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -360,8 +361,8 @@ func (s *session) free(
 
 // giveBack releases a hold in every store that was asked for it. If others want the lock, one store
 // gets the release after all others have answered: the one that granted the hold first, since
-// waiters listen there. A waiter that the session doesn't know of might be woken too early. It then
-// gets a split vote, and tries again after a short pause. giveBack returns how
+// waiters listen there. If not, all stores get it at once. A waiter that the session doesn't know of
+// might be woken too early then. If other stores refuse it, it listens there. giveBack returns how
 // many stores had the hold, and the answer of that last store. If it doesn't know how many, it
 // returns an error, and can be called again. If waits is set, the owner keeps waiting for its
 // Write, so the notes stay in the stores. The next attempt then uses the same name, h.attempt,
@@ -383,7 +384,7 @@ func (s *session) giveBack(
 	}
 	had = len(s.inLocked(h, freed))
 	burnt, conflicts := false, 0 // burnt means that a release might still be under way
-	inOrder := h.kind != backend.Exclusive || s.isContestedLocked(h.name)
+	inOrder := h.kind != backend.Exclusive || s.deaf || s.isContestedLocked(h.name)
 	s.mu.Unlock()
 
 	r := newRound(s, context.Background(), ctx, func(
