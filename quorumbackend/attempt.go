@@ -195,7 +195,8 @@ func (a *attempt) askAll() {
 }
 
 // askOthers asks the other stores concurrently. It asks stores that are down only if the others
-// can't form a majority, but could with them.
+// can't form a majority. If stores have refused the lock, it does that only once another store has
+// granted it.
 func (a *attempt) askOthers() {
 	up := len(a.left)
 	for up > 0 && a.left[up-1].isDown() {
@@ -205,7 +206,7 @@ func (a *attempt) askOthers() {
 	a.left = a.left[up:]
 	for {
 		yes := a.yes.size()
-		for yes+a.waiting < a.s.need && yes+a.waiting+len(a.left) >= a.s.need {
+		for yes+a.waiting < a.s.need && len(a.left) > 0 && (yes > 0 || len(a.no) == 0) {
 			a.ask(a.left[0])
 			a.left = a.left[1:]
 		}

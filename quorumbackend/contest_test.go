@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -137,6 +138,42 @@ func TestReadsAndWritesAreAskedInOrder(t *testing.T) {
 	}
 }
 
+// If a store can't tell waiters of a release, another store does so after the release there.
+func TestReleaseWhereAStoreIsDeaf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, _ := illStores()
+		home := quorumbackend.Home("n", len(stores))
+		backends := make([]backend.Backend, len(stores))
+		for i, s := range stores {
+			backends[(home+i)%len(stores)] = s
+		}
+		backends[(home+1)%len(stores)] = deaf{stores[1]}
+		a := open(t, quorumbackend.New(backends...))
+		a.wantAsked(stores, "one is deaf", allAtOnce, firstAfter)
+	})
+}
+
+// A lock is held while one store is down. Another client doesn't ask that store for it, since the
+// other stores refuse.
+func TestNobodyAsksInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a, other := open(t, b), open(t, b)
+		a.acquires(alice, true)
+		stores[2].fail(errDown)
+		if _, err := other.s.Look(t.Context(), backend.LookRequest{Name: "n"}); err != nil {
+			t.Fatal(err)
+		}
+		stores[2].steps()
+		other.acquires(bob, false)
+		for _, what := range stores[2].steps() {
+			if strings.HasPrefix(what, "acquire ") {
+				t.Errorf("a store that is down was asked to %s", what)
+			}
+		}
+	})
+}
+
 // waysOf returns backends over the same three stores, each with its own way to each store. The ways
 // are in the order in which the stores are asked for the lock "n".
 func waysOf(n int) (ways [][]*ill, backends []backend.Backend) {
@@ -194,7 +231,8 @@ func TestContendersBesideAStoreThatHangs(t *testing.T) {
 				free, longest := time.Now(), time.Duration(0)
 				for i, b := range backends {
 					for j, s := range ways[i] {
-						if s.then(func(string) { time.Sleep(rand.N(2 * time.Millisecond)) }); j == victim {
+						s.then(func(string) { time.Sleep(rand.N(2 * time.Millisecond)) })
+						if j == victim {
 							s.hang()
 						}
 					}

@@ -361,12 +361,13 @@ func (s *session) free(
 
 // giveBack releases a hold in every store that was asked for it. If others want the lock, one store
 // gets the release after all others have answered: the one that granted the hold first, since
-// waiters listen there. If not, all stores get it at once. A waiter that the session doesn't know of
-// might be woken too early then. If other stores refuse it, it listens there. giveBack returns how
-// many stores had the hold, and the answer of that last store. If it doesn't know how many, it
-// returns an error, and can be called again. If waits is set, the owner keeps waiting for its
-// Write, so the notes stay in the stores. The next attempt then uses the same name, h.attempt,
-// unless a release with that name might still be under way.
+// waiters listen there. Otherwise all stores get it at once. A waiter that the session doesn't know
+// might then be woken too early. The stores that refuse it wake it again.
+//
+// giveBack returns how many stores had the hold, and the answer of the store that granted it first.
+// If it doesn't know how many, it returns an error, and can be called again. If waits is set, the
+// owner keeps waiting for its Write, so the notes stay in the stores. The next attempt then uses
+// the same name, h.attempt, unless a release with that name might still be under way.
 func (s *session) giveBack(
 	ctx context.Context, h *hold, req backend.ReleaseRequest, waits bool,
 ) (had int, last backend.ReleaseResult, err error) {
