@@ -269,6 +269,8 @@ func TestWhoseHoldsEndTogether(t *testing.T) {
 			[]int{0}},
 		{"and a leftover in the first", [3]time.Duration{time.Hour, lease, lease}, false,
 			[]int{1, 2}},
+		{"and a leftover in the first that ends early",
+			[3]time.Duration{lease / 3, lease, lease}, false, []int{1, 2}},
 		{"in none", [3]time.Duration{lease, time.Hour, 2 * lease}, true, nil},
 	} {
 		t.Run(c.text, func(t *testing.T) {
@@ -294,6 +296,9 @@ func TestWhoseHoldsEndTogether(t *testing.T) {
 				}
 				if c.soon {
 					return
+				}
+				if res.Remaining != lease { // before that no majority is free
+					t.Errorf("not again for %v; want %v", res.Remaining, lease)
 				}
 				synctest.Wait()
 				for len(woken) > 0 { // it is woken when it has moved

@@ -316,9 +316,6 @@ func (s *session) fail(
 		a.failures = append(a.failures, s.owed(req.Owner)...)
 		return backend.AcquireResult{}, a.failure()
 	}
-	if a.isSplit() { // the answers don't tell who will have the lock
-		return backend.AcquireResult{Remaining: pause}, nil
-	}
 	return backend.AcquireResult{Remaining: s.outlook(a, pause)}, nil
 }
 
