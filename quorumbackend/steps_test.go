@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -714,9 +715,11 @@ func TestWaitersAreWoken(t *testing.T) {
 				stores, b := illStores()
 				a, other := open(t, b), open(t, b)
 				a.acquires(alice, true)
-				woken := 0
+				var woken atomic.Int32 // it may be woken by several at a time
 				sub, err := other.s.(backend.Notifier).Subscribe(t.Context(),
-					backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) { woken++ }})
+					backend.SubscribeRequest{
+						Name: "n", Wake: func(backend.Wakeup) { woken.Add(1) },
+					})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -724,11 +727,11 @@ func TestWaitersAreWoken(t *testing.T) {
 				harm(stores, a)
 				other.acquires(bob, false)
 				synctest.Wait()
-				woken = 0
+				woken.Store(0)
 				a.releases(alice, backend.Freed)
 				synctest.Wait()
 				time.Sleep(time.Second)
-				if woken == 0 {
+				if woken.Load() == 0 {
 					t.Error("nobody was woken")
 				}
 				if stores[0].hangs != nil {
