@@ -3,6 +3,7 @@ package quorumbackend
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -60,8 +61,8 @@ func (s *session) attempt(
 func (s *session) isSure(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := s.detours[name]
-	return d != nil && time.Now().Before(d.sure)
+	c := s.contests[name]
+	return c != nil && time.Now().Before(c.sure)
 }
 
 // believe makes the session believe, for a while, a single store that refuses the lock with this
@@ -69,9 +70,7 @@ func (s *session) isSure(name string) bool {
 func (s *session) believe(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := s.detourLocked(name)
-	d.sure = time.Now().Add(sureFor)
-	d.until = later(d.until, d.sure)
+	s.contestLocked(name).sure = time.Now().Add(sureFor)
 }
 
 // others is the state of the lock in the other stores after one store has refused an attempt.
@@ -168,12 +167,16 @@ func (s *session) refusedBy(
 			elsewhere = same
 		}
 	}
+	// The lock isn't free before a majority of the stores is.
+	ends := slices.SortedFunc(slices.Values(append(o.ends, res.Remaining)), compareEnds)
+	detour := max(res.Remaining, o.patience)
+	res.Remaining = ends[min(s.need-len(o.free), len(ends))-1]
 	switch {
 	case len(with) == len(o.held) || len(with)+1 >= s.need:
 		s.believe(req.Name)
 	case len(elsewhere) >= s.need:
 		s.believe(req.Name)
-		s.direct(req.Name, elsewhere[0], max(res.Remaining, o.patience))
+		s.direct(req.Name, elsewhere[0], detour)
 		s.follow(req.Name, elsewhere[0])
 	default:
 		// Another owner is acquiring or releasing the lock. The next attempt sees the result.

@@ -156,12 +156,14 @@ func TestSplitVotesBesideAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
 		a, other := open(t, b), open(t, b)
-		other.acquires(bob, true) // so it is known how fast they are
+		foe := a.direct(stores[2])
+		a.gets(foe, backend.Exclusive, "foe", lease, true) // so both ask in order from now on
+		other.acquires(bob, true)                          // so it is known how fast they are
 		other.releases(bob, backend.Freed)
 		stores[1].fail(errDown)
-		a.acquires(alice, true)
-		a.releases(alice, backend.Freed)
+		a.acquires(alice, false)
 		stores[1].fail(nil) // a believes it to be down, and asks the third before it
+		a.gives(foe, backend.Exclusive, "foe", backend.Freed)
 		stores[0].hang()
 		defer stores[0].wake()
 		var voted sync.WaitGroup // each has its first vote before either hears of it
@@ -267,6 +269,8 @@ func TestWhoseHoldsEndTogether(t *testing.T) {
 			[]int{0}},
 		{"and a leftover in the first", [3]time.Duration{time.Hour, lease, lease}, false,
 			[]int{1, 2}},
+		{"and a leftover in the first that ends early",
+			[3]time.Duration{lease / 3, lease, lease}, false, []int{1, 2}},
 		{"in none", [3]time.Duration{lease, time.Hour, 2 * lease}, true, nil},
 	} {
 		t.Run(c.text, func(t *testing.T) {
@@ -292,6 +296,9 @@ func TestWhoseHoldsEndTogether(t *testing.T) {
 				}
 				if c.soon {
 					return
+				}
+				if res.Remaining != lease { // before that no majority is free
+					t.Errorf("not again for %v; want %v", res.Remaining, lease)
 				}
 				synctest.Wait()
 				for len(woken) > 0 { // it is woken when it has moved

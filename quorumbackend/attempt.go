@@ -56,12 +56,12 @@ func (s *session) count(h *hold) backend.AcquireResult {
 type attempt struct {
 	*round[backend.AcquireResult]
 	h       *hold
+	atOnce  bool     // all stores are asked at once
 	left    []*store // stores that haven't been asked yet
 	first   *store   // the first store that granted the lock
 	yes     set
-	no      []reply[backend.AcquireResult]
-	refused *store // the first store that refused the lock
-	without int    // the number of stores that lack the Write that encloses this Read
+	no      []reply[backend.AcquireResult] // the first store that refused the lock comes first
+	without int                            // stores that lack the Write that encloses this Read
 }
 
 // isRefused reports whether another owner holds the lock. For a Read within its owner's Write, one
@@ -71,11 +71,17 @@ func (a *attempt) isRefused() bool {
 	if a.h.borrowed && a.yes != 0 {
 		return len(a.no) > 0 && len(a.no)+a.without > len(a.s.stores)-a.s.need
 	}
-	return a.refused != nil
+	return len(a.no) > 0
 }
 
-// try makes one attempt. If one store refused the lock and no other store granted it, alone is the
-// store that refused.
+// isSplit reports whether all stores were asked at once and their votes went to several owners.
+func (a *attempt) isSplit() bool { return a.atOnce && a.yes != 0 && a.isRefused() }
+
+// try makes one attempt. If stores refused the lock and no store granted it, alone is the first
+// that refused.
+//
+// If nothing says that others want the lock, try asks all stores at once. If their votes are split
+// between owners, it asks again, in order.
 func (s *session) try(
 	ctx context.Context, h *hold, req backend.AcquireRequest,
 ) (res backend.AcquireResult, alone *store, err error) {
@@ -91,7 +97,10 @@ func (s *session) try(
 	}
 	s.mu.Unlock()
 
-	a := &attempt{h: h, left: s.order(req.Name)}
+	a := &attempt{
+		h: h, left: s.order(req.Name),
+		atOnce: h.kind == backend.Exclusive && !s.isContested(h.name),
+	}
 	if w != nil {
 		a.left = slices.DeleteFunc(slices.Clone(a.left), func(st *store) bool {
 			return !with.has(st) || barred.has(st)
@@ -104,17 +113,21 @@ func (s *session) try(
 		return st.session.Acquire(ctx, req)
 	})
 	defer a.leave()
-	a.askFirst()
-	if a.yes != 0 {
+	if a.atOnce {
+		a.askAll()
+	} else if a.askFirst(); a.yes != 0 {
 		a.askOthers()
 	}
 	if s.note(a, req) {
 		return backend.AcquireResult{Acquired: true, Count: 1}, nil, nil
 	}
-	if a.refused != nil && a.yes == 0 && w == nil {
-		alone = a.refused
+	if len(a.no) > 0 && a.yes == 0 && w == nil {
+		alone = a.no[0].from
 	}
 	res, err = s.fail(ctx, a, req)
+	if a.isSplit() && !a.over() {
+		return s.try(ctx, h, req)
+	}
 	return res, alone, err
 }
 
@@ -134,7 +147,7 @@ func (s *session) haveLocked(h *hold) (have set) {
 // askFirst asks one store after the other until one grants or refuses the lock. Since all owners
 // begin with the same store, one of them gets all votes even if several compete.
 func (a *attempt) askFirst() {
-	for a.yes == 0 && a.refused == nil {
+	for a.yes == 0 && len(a.no) == 0 {
 		var deadline time.Time
 		if len(a.left) > 0 {
 			st := a.left[0]
@@ -163,16 +176,27 @@ func (a *attempt) take(deadline time.Time) bool {
 		}
 		a.yes.add(rep.from)
 	default:
-		if a.refused == nil {
-			a.refused = rep.from
-		}
 		a.no = append(a.no, rep)
 	}
 	return ok
 }
 
+// askAll asks all stores concurrently. The first store that granted or refused the lock is then the
+// first of those in order, since other owners begin with that one.
+func (a *attempt) askAll() {
+	order := a.left
+	a.askOthers()
+	if i := slices.IndexFunc(order, a.yes.has); i >= 0 {
+		a.first = order[i]
+	}
+	slices.SortFunc(a.no, func(x, y reply[backend.AcquireResult]) int {
+		return slices.Index(order, x.from) - slices.Index(order, y.from)
+	})
+}
+
 // askOthers asks the other stores concurrently. It asks stores that are down only if the others
-// can't form a majority.
+// can't form a majority. If stores have refused the lock, it does that only once another store has
+// granted it.
 func (a *attempt) askOthers() {
 	up := len(a.left)
 	for up > 0 && a.left[up-1].isDown() {
@@ -182,7 +206,7 @@ func (a *attempt) askOthers() {
 	a.left = a.left[up:]
 	for {
 		yes := a.yes.size()
-		for yes+a.waiting < a.s.need && len(a.left) > 0 {
+		for yes+a.waiting < a.s.need && len(a.left) > 0 && (yes > 0 || len(a.no) == 0) {
 			a.ask(a.left[0])
 			a.left = a.left[1:]
 		}
@@ -191,7 +215,7 @@ func (a *attempt) askOthers() {
 		switch {
 		case decided || len(a.left) > 0:
 			deadline = a.deadline()
-		case a.refused != nil:
+		case len(a.no) > 0:
 			// Another owner holds a vote, and might be waiting for the same store as this attempt.
 			// If both kept their votes, nobody would get the lock. So don't wait for long.
 			deadline = a.sent.Add(max(a.longest, leastPatience))
@@ -238,25 +262,28 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 		}
 	}
 	h.ends = later(h.ends, time.Now().Add(req.Lease)) // silent stores might grant it only now
-	if a.yes.size() < s.need {
-		return false
+	acquired := a.yes.size() >= s.need
+	if acquired {
+		h.count, h.first = 1, a.first
+		s.arriveLocked(a)
 	}
-	h.count, h.first = 1, a.first
-	s.arriveLocked(a)
-	return true
+	if len(a.no) > 0 {
+		s.contestLocked(h.name)
+	}
+	return acquired
 }
 
-// arriveLocked records that a lock was acquired. If there is a detour, and the store that is
-// usually asked first didn't grant the lock, the detour continues, since the attempt needed it.
+// arriveLocked records that a contested lock was acquired. If there is a detour, and the store that
+// is usually asked first didn't grant the lock, the detour continues, since the attempt needed it.
 // Otherwise the detour ends, and for a while a refusal by a single store is believed.
 func (s *session) arriveLocked(a *attempt) {
-	d, now := s.detours[a.h.name], time.Now()
+	c := s.contests[a.h.name]
 	switch {
-	case d == nil:
-	case d.first == a.first && !a.yes.has(s.stores[home(a.h.name, len(s.stores))]):
-		d.splits = 0
+	case c == nil || a.atOnce:
+	case c.first == a.first && !a.yes.has(s.stores[home(a.h.name, len(s.stores))]):
+		c.splits = 0
 	default:
-		*d = detour{sure: now.Add(sureFor), until: now.Add(sureFor)}
+		*c = contest{until: c.until, sure: time.Now().Add(sureFor)}
 	}
 }
 
@@ -269,7 +296,7 @@ func (s *session) fail(
 	h.first = a.first
 	burnt := len(s.inLocked(h, granted, doubtful)) > 0
 	over := a.over()
-	h.noted = h.noted || h.kind == backend.Write && req.Place > 0 && a.refused != nil
+	h.noted = h.noted || h.kind == backend.Write && req.Place > 0 && len(a.no) > 0
 	if over && burnt || h.borrowed {
 		s.dropLocked(h)
 	}
@@ -278,7 +305,7 @@ func (s *session) fail(
 	}
 	s.mu.Unlock()
 	var pause time.Duration
-	if a.isRefused() && a.yes != 0 && len(a.no) <= len(s.stores)-s.need {
+	if a.isSplit() || a.isRefused() && a.yes != 0 && len(a.no) <= len(s.stores)-s.need {
 		pause = s.sitOut(h.name) // the pause begins before the released votes wake others
 	}
 	if burnt && !over {
@@ -295,41 +322,50 @@ func (s *session) fail(
 // outlook returns the time for which it would be pointless to repeat a refused attempt. If the
 // votes were split between owners, that is at most the given pause.
 func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
+	name, yes := a.h.name, a.yes.size()
+	if yes == 0 {
+		s.direct(name, a.no[0].from, 0)
+		s.follow(name, a.no[0].from)
+		return a.no[0].res.Remaining
+	}
 	slices.SortFunc(a.no, func(x, y reply[backend.AcquireResult]) int {
 		return compareEnds(x.res.Remaining, y.res.Remaining)
 	})
-	yes := a.yes.size()
-	decides := a.no[min(s.need-max(yes, 1), len(a.no))-1] // its vote would make a majority
+	decides := a.no[min(s.need-yes, len(a.no))-1] // its vote would make a majority
 	remaining := decides.res.Remaining
 	switch {
 	case pause > 0 && (remaining < 0 || pause < remaining):
 		remaining = pause
 	case pause > 0:
-	case yes == 0:
-		s.direct(a.h.name, a.refused, 0)
-		s.follow(a.h.name, a.refused)
 	default:
-		// Another owner holds the lock, but not in the store that is usually asked first. The
-		// owner's release will be announced at the stores that have the hold. The store that
-		// refused first might not be one of them, since it might have only a leftover hold.
-		s.direct(a.h.name, decides.from, remaining)
-		s.follow(a.h.name, decides.from)
+		// Another owner holds the lock, but not in the store that is usually asked first, or is
+		// just releasing it in all stores at once. The release will be announced at the stores that
+		// have the hold. The store that refused first might not be one of them, since it might have
+		// only a leftover hold.
+		s.direct(name, decides.from, remaining)
+		s.follow(name, decides.from)
 	}
 	return remaining
 }
 
-// A detour is a temporary change of the order in which a session asks the stores for one lock.
-type detour struct {
-	first  *store // asked first, unless it is nil
-	splits int    // the number of consecutive attempts with split votes
-	quiet  time.Time
-	sure   time.Time // until when a refusal by a single store is believed
+// A contest is what a session knows about a lock that others want, too. Until it ends, the session
+// asks the stores for the lock in order: one before the others.
+type contest struct {
 	until  time.Time
+	first  *store // asked first until the time back, unless it is nil: a detour
+	back   time.Time
+	splits int       // the number of consecutive attempts with split votes
+	quiet  time.Time // until when messages about releases wait
+	sure   time.Time // until when a refusal by a single store is believed
 }
 
 const (
+	// contestFor is how long a contest lasts after the last refusal. A call that waits for a lock
+	// asks again within that time, even if it hears nothing, so the contest lasts until it has the
+	// lock.
+	contestFor    = 10 * time.Second
 	longestDetour = 10 * time.Second
-	mostDetours   = 1024
+	mostContests  = 1024
 	sureFor       = time.Second
 	leastSplit    = 5 * time.Millisecond
 	mostSplits    = 6 // after this many, pauses don't grow
@@ -341,8 +377,8 @@ func (s *session) order(name string) []*store {
 	order := s.orders[home(name, len(s.stores))]
 	var first *store
 	s.mu.Lock()
-	if d := s.detours[name]; d != nil && time.Now().Before(d.until) {
-		first = d.first
+	if c := s.contests[name]; c != nil && time.Now().Before(c.back) {
+		first = c.first
 	}
 	s.mu.Unlock()
 	if first == nil && !slices.ContainsFunc(order, (*store).isDown) {
@@ -368,21 +404,37 @@ func (s *session) order(name string) []*store {
 	return order
 }
 
-// detourLocked returns the detour for a lock's name. It creates one if there is none.
-func (s *session) detourLocked(name string) *detour {
-	if d := s.detours[name]; d != nil {
-		return d
+// isContested reports whether others want the lock with this name, as far as the session knows.
+func (s *session) isContested(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.isContestedLocked(name)
+}
+
+func (s *session) isContestedLocked(name string) bool {
+	c := s.contests[name]
+	return c != nil && time.Now().Before(c.until)
+}
+
+// contestLocked returns the contest for the lock with this name. The contest begins, or lasts
+// longer, since others have just been found to want the lock.
+func (s *session) contestLocked(name string) *contest {
+	now := time.Now()
+	c := s.contests[name]
+	if c == nil || now.After(c.until) {
+		if len(s.contests) >= mostContests {
+			maps.DeleteFunc(s.contests, func(_ string, c *contest) bool {
+				return now.After(c.until)
+			})
+		}
+		if len(s.contests) >= mostContests {
+			clear(s.contests) // contests only save requests
+		}
+		c = &contest{}
+		s.contests[name] = c
 	}
-	if len(s.detours) >= mostDetours {
-		now := time.Now()
-		maps.DeleteFunc(s.detours, func(_ string, d *detour) bool { return now.After(d.until) })
-	}
-	if len(s.detours) >= mostDetours {
-		clear(s.detours) // detours only save requests
-	}
-	d := &detour{}
-	s.detours[name] = d
-	return d
+	c.until = now.Add(contestFor)
+	return c
 }
 
 // direct makes the session ask the given store first for the lock with this name, until another
@@ -391,18 +443,19 @@ func (s *session) detourLocked(name string) *detour {
 func (s *session) direct(name string, first *store, remaining time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := s.detours[name]
-	switch {
-	case remaining == 0 && d != nil:
-		d.splits = 0
+	switch c := s.contests[name]; {
+	case remaining == 0 && c != nil:
+		c.splits = 0
 		return
 	case remaining == 0:
 		return
 	case remaining < 0 || remaining > longestDetour:
 		remaining = longestDetour
 	}
-	d = s.detourLocked(name)
-	*d = detour{first: first, sure: d.sure, until: time.Now().Add(remaining)}
+	c := s.contestLocked(name)
+	*c = contest{
+		until: c.until, first: first, back: time.Now().Add(remaining), sure: c.sure,
+	}
 }
 
 // sitOut returns the pause after an attempt with split votes. The pause is random, so that
@@ -410,13 +463,11 @@ func (s *session) direct(name string, first *store, remaining time.Duration) {
 func (s *session) sitOut(name string) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := s.detourLocked(name)
-	d.splits = min(d.splits+1, mostSplits)
-	most := leastSplit << d.splits
+	c := s.contestLocked(name)
+	c.splits = min(c.splits+1, mostSplits)
+	most := leastSplit << c.splits
 	pause := leastSplit + rand.N(most)
-	now := time.Now()
-	d.quiet = now.Add(pause)
-	d.until = later(d.until, now.Add(longestDetour))
+	c.quiet = time.Now().Add(pause)
 	return pause
 }
 

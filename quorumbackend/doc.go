@@ -111,17 +111,33 @@
 //
 // # How it works
 //
-// A call asks one of the stores first. The lock's name decides which one, so that the load is
-// spread. If that store grants the lock, the call asks all the others at the same time. So an
-// acquisition takes two round trips. If the first store refuses, the call asks no other store for a
-// vote. So if many clients want the lock, the votes aren't split: one of them gets all. If the
-// first store is down or slow, the call asks the next store instead. The call waits for a store for
-// four of that store's usual round trips, but at least 20 ms, and at most a second unless a
-// majority of the stores is as slow. A store that doesn't answer in time is asked last during the
-// next second. A call without a majority releases its votes at once, and doesn't wait for a store
-// that hangs. A release frees the other stores first, and the first store last, since the waiters
-// listen there. If that store dies, they listen at the next one. If it hangs without closing its
-// connections, they notice that when they look again, within a third of a lease.
+// A call for a plain lock that nobody else wants asks all stores at the same time. So an
+// acquisition takes one round trip, and so does a release. If several clients did that again and
+// again, their votes might be split, and none would have a majority. So when a store has refused
+// the lock, or has told a release that others wait, the lock counts as contested for the next ten
+// seconds. A call that waits looks again within that time, so the lock counts as contested for as
+// long as the call waits. Read-write locks always count as contested, since the note of a waiting
+// writer is in only one store.
+//
+// For a contested lock, a call asks one of the stores first. The lock's name decides which one, so
+// that the load is spread. If that store grants the lock, the call asks all the others at the same
+// time. So an acquisition takes two round trips. If the first store refuses, the call asks no other
+// store for a vote. So if many clients want the lock, one of them gets all votes. If the first
+// store is down or slow, the call asks the next store instead. A release frees the other stores
+// first, and the first store last, since the waiters listen there. If that store dies, they listen
+// at the next one. If it hangs without closing its connections, they notice that when they look
+// again, within a third of a lease.
+//
+// A call waits for a store for four of that store's usual round trips, but at least 20 ms, and at
+// most a second unless a majority of the stores is as slow. A store that doesn't answer in time is
+// asked last during the next second. A call without a majority releases its votes at once, and
+// doesn't wait for a store that hangs. If it had asked all stores at the same time, it then asks
+// one of them first, as others do now.
+//
+// A session might release a lock in all stores at the same time although another client waits. If
+// the first store is the fastest, that client is woken too early, and the other stores refuse it.
+// Then it listens at one of these. A client that only watches the lock is told of each release a
+// little later, when all stores have freed the lock.
 //
 // A single store that refuses doesn't block the lock. It may still have a hold that ended in the
 // others, because it hung during the release, or because its clock stands still. So a call that the

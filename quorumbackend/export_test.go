@@ -34,3 +34,6 @@ const MostMenders = mostMenders
 
 // LeastSplit is for how long an attempt that was split isn't repeated, at least.
 const LeastSplit = leastSplit
+
+// ContestFor is for how long the stores are asked in order after a sign that others want a lock.
+const ContestFor = contestFor

@@ -113,14 +113,21 @@ func (x *subscription) subscribe(
 }
 
 // wake is called when a store wakes a subscriber. After a split vote, it delays the wake-up, since
-// the message might concern votes that were just released.
+// the message might concern votes that were just released. A subscriber that only watches the
+// holders is always woken a little later, since it might look only once, and other stores might
+// still be releasing the lock.
 func (x *subscription) wake() {
 	x.s.mu.Lock()
 	var wait time.Duration
-	if d := x.s.detours[x.req.Name]; d != nil {
-		wait = time.Until(d.quiet)
+	if c := x.s.contests[x.req.Name]; c != nil {
+		wait = time.Until(c.quiet)
 	}
 	x.s.mu.Unlock()
+	if x.req.Watches && x.req.Kind == backend.Exclusive && !x.s.prompt {
+		for _, st := range x.s.stores {
+			wait = max(wait, min(x.s.patience(st), longestSecondLook))
+		}
+	}
 	if wait > 0 {
 		time.AfterFunc(wait, func() {
 			x.s.mu.Lock()

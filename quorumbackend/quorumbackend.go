@@ -82,11 +82,11 @@ func (q *quorum) String() string { return fmt.Sprintf("a quorum of %d stores", l
 // Open implements [backend.Backend].
 func (q *quorum) Open() backend.Session {
 	s := &session{
-		limits:  q.limits,
-		need:    len(q.stores)/2 + 1,
-		holds:   make(map[key]*hold),
-		detours: make(map[string]*detour),
-		subs:    make(map[*subscription]struct{}),
+		limits:   q.limits,
+		need:     len(q.stores)/2 + 1,
+		holds:    make(map[key]*hold),
+		contests: make(map[string]*contest),
+		subs:     make(map[*subscription]struct{}),
 		// Start at a random number. Then, if two sessions share an owner by mistake, the stores see
 		// two owners.
 		attempts: rand.Uint32(),
@@ -98,6 +98,7 @@ func (q *quorum) Open() backend.Session {
 		st := newStore(i, b, q.patience, s.began)
 		s.stores = append(s.stores, st)
 		s.prompt = s.prompt && st.prompt
+		s.deaf = s.deaf || st.tells == nil
 	}
 	for i := range s.stores {
 		s.orders = append(s.orders, append(append([]*store(nil), s.stores[i:]...), s.stores[:i]...))

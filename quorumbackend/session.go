@@ -19,6 +19,7 @@ type session struct {
 	orders [][]*store // orders[i] is the order of all stores if store i is asked first
 	need   int        // the number of stores that make a majority
 	prompt bool       // no store's steps ever wait
+	deaf   bool       // not all stores can send messages about releases
 	began  time.Time
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -27,7 +28,7 @@ type session struct {
 	holds    map[key]*hold
 	sweepAt  int
 	attempts uint32
-	detours  map[string]*detour
+	contests map[string]*contest
 	subs     map[*subscription]struct{}
 	debts    debts
 	flying   int           // the number of running goroutines
@@ -358,12 +359,15 @@ func (s *session) free(
 	return last, nil
 }
 
-// giveBack releases a hold in every store that was asked for it. One store gets the release after
-// all others: the one that granted the hold first, since waiters listen there. giveBack returns how
-// many stores had the hold, and the answer of that last store. If it doesn't know how many, it
-// returns an error, and can be called again. If waits is set, the owner keeps waiting for its
-// Write, so the notes stay in the stores. The next attempt then uses the same name, h.attempt,
-// unless a release with that name might still be under way.
+// giveBack releases a hold in every store that was asked for it. If others want the lock, one store
+// gets the release after all others have answered: the one that granted the hold first, since
+// waiters listen there. Otherwise all stores get it at once. A waiter that the session doesn't know
+// might then be woken too early. The stores that refuse it wake it again.
+//
+// giveBack returns how many stores had the hold, and the answer of the store that granted it first.
+// If it doesn't know how many, it returns an error, and can be called again. If waits is set, the
+// owner keeps waiting for its Write, so the notes stay in the stores. The next attempt then uses
+// the same name, h.attempt, unless a release with that name might still be under way.
 func (s *session) giveBack(
 	ctx context.Context, h *hold, req backend.ReleaseRequest, waits bool,
 ) (had int, last backend.ReleaseResult, err error) {
@@ -381,6 +385,7 @@ func (s *session) giveBack(
 	}
 	had = len(s.inLocked(h, freed))
 	burnt, conflicts := false, 0 // burnt means that a release might still be under way
+	inOrder := h.kind != backend.Exclusive || s.deaf || s.isContestedLocked(h.name)
 	s.mu.Unlock()
 
 	r := newRound(s, context.Background(), ctx, func(
@@ -420,7 +425,9 @@ func (s *session) giveBack(
 			had++
 		}
 		if rep.from == first {
-			last = rep.res
+			if last = rep.res; last.Waiting > 0 {
+				s.contestLocked(h.name)
+			}
 		}
 	}
 	take := func(deadline time.Time) bool {
@@ -436,7 +443,7 @@ func (s *session) giveBack(
 		return r.deadline().Add(min(releasePatience*r.longestOut(), longestMore))
 	}
 	r.ask(others...)
-	for take(patient()) {
+	for inOrder && take(patient()) {
 	}
 	if slices.Contains(asked, first) {
 		r.ask(first)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -312,12 +313,20 @@ func (x tester) wantHeld(stores []*ill, want int) {
 	}
 }
 
-// An attempt asks one store before the others. If that one refuses it, the attempt looks at the
-// others, and for a while the attempts after it believe that store alone.
+// Where others want a lock, too, an attempt asks one store before the others. If that one refuses
+// it, the attempt looks at the others, and for a while the attempts after it believe that store
+// alone.
 func TestOneStoreIsAskedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
 		a, other := open(t, b), open(t, b)
+		for _, x := range []tester{a, other} {
+			x.contests()
+		}
+		time.Sleep(2 * time.Second) // no store is believed alone
+		for _, s := range stores {
+			s.steps()
+		}
 		stores[0].hang()
 		time.AfterFunc(time.Millisecond, func() {
 			if n := len(stores[1].steps()) + len(stores[2].steps()); n > 0 {
@@ -706,9 +715,11 @@ func TestWaitersAreWoken(t *testing.T) {
 				stores, b := illStores()
 				a, other := open(t, b), open(t, b)
 				a.acquires(alice, true)
-				woken := 0
+				var woken atomic.Int32 // it may be woken by several at a time
 				sub, err := other.s.(backend.Notifier).Subscribe(t.Context(),
-					backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) { woken++ }})
+					backend.SubscribeRequest{
+						Name: "n", Wake: func(backend.Wakeup) { woken.Add(1) },
+					})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -716,11 +727,11 @@ func TestWaitersAreWoken(t *testing.T) {
 				harm(stores, a)
 				other.acquires(bob, false)
 				synctest.Wait()
-				woken = 0
+				woken.Store(0)
 				a.releases(alice, backend.Freed)
 				synctest.Wait()
 				time.Sleep(time.Second)
-				if woken == 0 {
+				if woken.Load() == 0 {
 					t.Error("nobody was woken")
 				}
 				if stores[0].hangs != nil {

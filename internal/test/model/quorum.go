@@ -15,6 +15,7 @@ type Quorum struct {
 	// time.
 	Rival   bool
 	Slow    bool  // if a store is slow, a client can ask the next before the answer comes
+	AtOnce  bool  // a client asks all stores at once until a store has refused it
 	Names   int   // how many names a client can use at a time
 	Depth   uint8 // how many times a client can re-enter its hold
 	Lease   uint8 // in ticks; 0 means that time doesn't pass, and no hold expires
@@ -88,6 +89,7 @@ type voter struct {
 	listens  uint8 // 1 + the index of the store to whose messages it listens; 0 means none yet
 	woken    bool
 	looks    bool  // it polls soon, with a short timer
+	wary     bool  // it knows that the other client wants the lock
 	promise  uint8 // time left of the lease that the current step requested
 	left     uint8 // time until its own deadline
 	depth    uint8
@@ -249,9 +251,10 @@ func (m *Quorum) fresh(s *QuorumState, c int) uint8 {
 func (m *Quorum) tidy(s *QuorumState) {
 	for c := range s.clients {
 		x := &s.clients[c]
+		x.wary = x.wary && m.AtOnce
 		switch x.at {
 		case absent:
-			*x = voter{at: absent, comes: x.comes, down: x.down}
+			*x = voter{at: absent, comes: x.comes, down: x.down, wary: x.wary}
 		case dead:
 			*x = voter{at: dead}
 		case sleeps:
@@ -261,7 +264,7 @@ func (m *Quorum) tidy(s *QuorumState) {
 			}
 			*x = voter{
 				at: sleeps, name: name, comes: x.comes, down: x.down, listens: x.listens,
-				woken: x.woken && !x.looks, looks: x.looks,
+				woken: x.woken && !x.looks, looks: x.looks, wary: x.wary,
 			}
 		case asks:
 			x.left, x.depth, x.struck, x.never, x.said = 0, 0, false, 0, 0
@@ -273,7 +276,7 @@ func (m *Quorum) tidy(s *QuorumState) {
 		case givesBack:
 			*x = voter{
 				at: givesBack, name: x.name, comes: x.comes, votes: x.votes, never: x.never,
-				down: x.down,
+				down: x.down, wary: x.wary,
 			}
 			if m.Mutation != refutedForgotten {
 				x.never = 0

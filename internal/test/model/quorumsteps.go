@@ -435,7 +435,7 @@ func (m *Quorum) decideAttempt(s *QuorumState, c int) {
 	}
 	lead := x.votes[x.lead]
 	switch {
-	case lead == no && yeas == 0 && m.Mutation != asksAllAtOnce && !m.Rival:
+	case lead == no && yeas == 0 && !m.atOnce(x):
 		if !m.doubts(s, c) {
 			m.fail(s, c)
 			return
@@ -449,6 +449,11 @@ func (m *Quorum) decideAttempt(s *QuorumState, c int) {
 	if yeas, _, open := m.votes(x); yeas+open < majority {
 		m.fail(s, c)
 	}
+}
+
+// atOnce reports whether a client asks all stores at once, and releases the lock in all at once.
+func (m *Quorum) atOnce(x *voter) bool {
+	return m.Rival || m.Mutation == asksAllAtOnce || m.AtOnce && !x.wary
 }
 
 // doubts reports whether a client continues its attempt after a refusal by the first store. It
@@ -506,6 +511,7 @@ func (m *Quorum) enter(s *QuorumState, c int) {
 			m.abandon(s, c, k)
 		case no:
 			m.refute(x, k)
+			x.wary = true
 		}
 	}
 	x.at, x.left, x.depth = has, m.granted(x), 0
@@ -546,7 +552,7 @@ func (m *Quorum) fail(s *QuorumState, c int) {
 		s.split = true
 		if nays >= majority && m.valid(&s.clients[1-c]) {
 			s.again++
-			if m.Mutation != asksSameAgain {
+			if m.Mutation != asksSameAgain && !m.atOnce(x) {
 				x.down = yesses
 			}
 		}
@@ -559,8 +565,9 @@ func (m *Quorum) fail(s *QuorumState, c int) {
 			x.listens = at
 			x.down |= 1 << x.lead
 		}
-		x.looks = soon
+		x.looks = soon || m.AtOnce && !x.wary // it has yet to subscribe
 	}
+	x.wary = x.wary || nays > 0
 }
 
 // endHold begins the release of a hold.
@@ -601,9 +608,10 @@ func (m *Quorum) attempt(s *QuorumState, c int) bool {
 	}
 	*x = voter{
 		at: asks, name: name, comes: x.comes, down: x.down, listens: x.listens, promise: m.Lease,
+		wary: x.wary,
 	}
 	m.askNext(s, c)
-	if m.Mutation == asksAllAtOnce || m.Rival {
+	if m.atOnce(x) {
 		m.askRest(x)
 	}
 	return true
@@ -657,6 +665,11 @@ func (m *Quorum) step(s QuorumState, c int, calm bool, do quorumEmitter) {
 		t.clients[c].down, t.again = 0, 0
 		do(t, "%c forgets who was down", who)
 	}
+	if !calm && x.wary && x.at == absent {
+		t = s
+		t.clients[c].wary, t.again = false, 0
+		do(t, "%c forgets that the other wants the lock", who)
+	}
 	if !calm && s.crashes < m.Crashes && x.at != dead && x.at != absent {
 		t = s
 		t.crashes++
@@ -698,8 +711,8 @@ func (m *Quorum) leave(s QuorumState, c int, do quorumEmitter) {
 	do(s, "%c leaves what it re-entered", 'A'+c)
 }
 
-// giveBack emits the release of a hold at the next store. The store that other clients
-// ask first comes last.
+// giveBack emits the release of a hold at the next store. The store that other clients ask first
+// comes last, unless all are released at once. Then they carry that out in any order.
 func (m *Quorum) giveBack(s QuorumState, c int, calm bool, do quorumEmitter) {
 	x := &s.clients[c]
 	first := m.first(x)
@@ -711,7 +724,8 @@ func (m *Quorum) giveBack(s QuorumState, c int, calm bool, do quorumEmitter) {
 	}
 	for k, v := range x.votes {
 		last := k == first
-		if v != unasked || last != (left == 1) && m.Mutation != firstFreedFirst ||
+		inOrder := m.Mutation != firstFreedFirst && !(m.AtOnce && m.atOnce(x))
+		if v != unasked || last != (left == 1) && inOrder ||
 			m.Mutation == firstFreedFirst && left == quorumStores && !last {
 			continue
 		}

@@ -159,6 +159,7 @@ var (
 	quorumLeft = with(quorumBoth, func(m *Quorum) {
 		m.Doubts, m.Leftover, m.Silent = true, true, 0
 	})
+	quorumOnce  = with(quorumBoth, func(m *Quorum) { m.AtOnce = true })
 	quorumDown  = with(quorumBoth, func(m *Quorum) { m.Dead, m.Silent = true, 0 })
 	quorumSplit = with(quorumDown, func(m *Quorum) { m.Crossed, m.Late = true, 0 })
 
@@ -287,6 +288,12 @@ func runs() []run {
 		quorums("each store restarts empty in turn", quorumRolls),
 		quorums("both clients in full, all is well", quorumWell),
 		quorums("both clients in full", quorumBoth),
+		quorums("both clients in full, at once", quorumOnce),
+		quorums("both clients in full, at once, all is well", with(quorumOnce, func(m *Quorum) {
+			m.Comes, m.Silent, m.Doubts = [2]uint8{2, 1}, 0, true
+		})),
+		quorums("both clients in full, at once, the store that is asked first is down",
+			with(quorumDown, func(m *Quorum) { m.AtOnce = true })),
 		quorums("both clients in full, the store that is asked first is down", quorumDown),
 		quorums("both clients in full, they begin elsewhere", quorumSplit),
 		quorums("both clients in full, a leftover in the store that is asked first", quorumLeft),
