@@ -42,8 +42,8 @@ type Limits struct {
 // its steps.
 //
 // All methods may be called concurrently, even for the same name. Each step is one atomic operation
-// of the store: it happens completely or not at all, at one moment between call and return. If a
-// step returns an error of kind [Unknown], the operation may still happen later.
+// of the store: it happens completely or not at all, at some point between the call and its return.
+// If a step returns an error of kind [Unknown], the operation may still happen later.
 //
 // A backend must not retry a step that may have been carried out, and neither may the client
 // library that it uses. Acquisitions and releases are counted, so a repeated request would count
@@ -85,8 +85,8 @@ type Session interface {
 	// changes.
 	ForceRelease(ctx context.Context, req ForceReleaseRequest) (ForceReleaseResult, error)
 
-	// Look reports the state of the lock and changes nothing. The report was true at one moment
-	// between call and return.
+	// Look reports the state of the lock and changes nothing. The report was true at some
+	// point between the call and its return.
 	Look(ctx context.Context, req LookRequest) (LookResult, error)
 
 	// Close ends what the session started: its subscriptions, its own connections and its

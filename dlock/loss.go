@@ -302,7 +302,7 @@ func (h *hold) overError() error {
 }
 
 // ended returns the error that callers get for a hold that has ended. Unlike overError, it adds the
-// lock's name to a loss.
+// lock's name to the error if the hold was lost.
 func (h *hold) ended() error {
 	err := h.overError()
 	if h.state == lost {

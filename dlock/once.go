@@ -79,10 +79,10 @@ func (c *Client) Once(
 //	rates := client.Locker("rates")
 //	ran, err := rates.Once(ctx, time.Minute, fetchRates, dlock.Wait(5*time.Second))
 //
-// Each waiting call is told when fn has succeeded or failed. After a failure, whichever waiting
-// call is first runs fn. After a crash, one of them runs fn when the lease has run out. If the wait
-// or ctx ends while another call is still running fn, the error wraps [ErrHeld]. The default is
-// Wait(0): a single attempt.
+// Each waiting call is told when fn has succeeded or failed. After a failure, the first waiting
+// call that gets the lock runs fn. After a crash, one of them runs fn when the lease has run out.
+// If the wait or ctx ends while another call is still running fn, the error wraps [ErrHeld]. The
+// default is Wait(0): a single attempt.
 //
 // The lock doesn't store the result of fn. Before it returns, fn must write its result to a place
 // that the other callers read, such as a cache or a database.

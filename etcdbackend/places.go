@@ -57,7 +57,7 @@ type place struct {
 	until time.Time
 	doubt bool   // a request that creates the place wasn't answered
 	key   record // as last created or seen
-	holds bool   // when last seen, the owner held the lock as the first in line
+	holds bool   // when last seen, the owner was first in line and so held the lock
 }
 
 // A look is a request that found the lock held by another owner. sent is when the request was sent,

@@ -51,8 +51,8 @@ func (o *object) has(owner string, n int) (has, taken bool) {
 }
 
 // acquirePermits implements Acquire for Permits. The result wakes is true if waiters might get
-// permits now, because a different number of permits was taken from the owner, or because the limit
-// has grown.
+// permits now. That is so if the limit has grown, or if the owner had a different number of permits
+// than it asks for, and so lost them.
 func (o *object) acquirePermits(
 	req backend.AcquireRequest, now time.Time,
 ) (res backend.AcquireResult, wakes bool, err error) {

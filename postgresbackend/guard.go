@@ -24,9 +24,10 @@ type Hold interface {
 // Guard makes sure that the caller's transaction has ended before another holder gets the lock.
 // This is exact fencing, and needs no token in any table. If Guard returns nil, other acquisitions
 // of the lock wait until the transaction has ended. They do so even if the hold's lease expires, or
-// if the hold is released early or by force. So the transaction is either committed before the next
-// holder gets the lock, or never. That also holds through a failover, since lock and data are in
-// one log. If Guard returns [ErrLost] or another error, roll the transaction back.
+// if the hold is released early or by force. So the transaction is committed before the next holder
+// gets the lock, or not at all. That also holds through a failover, since the lock and the data are
+// in the same write-ahead log. If Guard returns [ErrLost] or another error, roll the transaction
+// back.
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		if err := locks.Guard(ctx, tx, hold); err != nil {
@@ -41,7 +42,7 @@ type Hold interface {
 // may fail with 40001 instead of ErrLost. A guard within a savepoint ends if the savepoint is
 // rolled back. A prepared transaction is guarded until it ends.
 //
-// A guard doesn't block renewals, re-entries and releases. A long transaction may keep others out
+// A guard doesn't block renewals, re-entries or releases. A long transaction may keep others out
 // for longer than the lease, so set idle_in_transaction_session_timeout. The commit is safe even if
 // the client loses the hold in the meantime.
 //

@@ -20,8 +20,8 @@ import (
 // other transactions have locked, or whose locks are neither free nor held once. Each skipped
 // request gets a separate statement.
 
-// A step is a request that can share a transaction with others. A step that is alone can be
-// recalled while it waits for a connection.
+// A step is a request that can share a transaction with others. A step that shares its transaction
+// with no other can be recalled while it waits for a connection.
 type step struct {
 	acquire *backend.AcquireRequest // nil for a release
 	release *backend.ReleaseRequest // nil for an acquisition

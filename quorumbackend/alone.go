@@ -95,8 +95,8 @@ func (o *others) until(end, apart time.Duration) (stores []*store) {
 
 // others looks at the lock in the other stores. For a read-write lock, it looks for a Write and
 // then for a Read, and counts the lock as held if either exists. For a Read, it also looks for a
-// Write in the store that refused. If there is none, a waiting writer has left a note there to keep
-// readers out. Such a note is in only one store but counts for all.
+// Write in the store that refused. If that store has none, it refused because of a note by which a
+// waiting writer keeps readers out. Such a note is in only one store, but counts for all of them.
 func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone *store) (o others) {
 	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.LookResult, error) {
 		kind := req.Kind

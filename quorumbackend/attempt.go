@@ -181,8 +181,8 @@ func (a *attempt) take(deadline time.Time) bool {
 	return ok
 }
 
-// askAll asks all stores concurrently. The first store that granted or refused the lock is then the
-// first of those in order, since other owners begin with that one.
+// askAll asks all stores concurrently. It then chooses a.first and sorts a.no by the order of the
+// stores, not by that of their answers, since other owners ask the stores in this order.
 func (a *attempt) askAll() {
 	order := a.left
 	a.askOthers()
@@ -355,8 +355,8 @@ type contest struct {
 	first  *store // asked first until the time back, unless it is nil: a detour
 	back   time.Time
 	splits int       // the number of consecutive attempts with split votes
-	quiet  time.Time // until when messages about releases wait
-	sure   time.Time // until when a refusal by a single store is believed
+	quiet  time.Time // messages about releases wait until then
+	sure   time.Time // a refusal by a single store is believed until then
 }
 
 const (

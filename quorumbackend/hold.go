@@ -198,9 +198,9 @@ func (h *hold) doubtLocked(st *store, lease time.Duration) {
 	}
 }
 
-// renewedLocked records a store's answer to a renewal. has reports whether the store has the hold.
-// stays reports whether the hold will last for the whole lease, even if the store carries out an
-// earlier request late.
+// renewedLocked records a store's answer to a renewal. It reports whether the store has the hold,
+// and whether the hold stays there for the whole lease, even if the store carries out an earlier
+// request late.
 func (h *hold) renewedLocked(st *store, held bool, lease time.Duration) (has, stays bool) {
 	if h.votes == nil {
 		return false, false

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	fewest = 3  // the minimum number of stores; with two, a majority would be both
+	fewest = 3  // the minimum number of stores; of two, a majority would need both
 	most   = 64 // the maximum number of stores; a set of them fits in a word
 )
 

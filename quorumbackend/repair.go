@@ -39,8 +39,8 @@ func (s *session) pollLocked(h *hold, lease time.Duration) poll {
 	return p
 }
 
-// count adds a store's answer to the poll. has reports whether the store has the hold. stays
-// reports whether the hold will last for the whole lease.
+// count adds a store's answer to the poll. The answer says whether the store has the hold, and
+// whether the hold stays there for the whole lease.
 func (p *poll) count(st *store, has, stays bool) {
 	known := p.refuted.has(st)
 	switch {

@@ -438,7 +438,7 @@ func (s *session) giveBack(
 		return ok
 	}
 	// Stores get more time than for other steps, since the next caller can't get the lock before
-	// every store has released it. Some time must be left to ask the first store.
+	// every store has released it. The wait is limited, so that time remains for the first store.
 	patient := func() time.Time {
 		return r.deadline().Add(min(releasePatience*r.longestOut(), longestMore))
 	}

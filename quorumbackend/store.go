@@ -13,7 +13,7 @@ import (
 
 const (
 	roundTrips      = 4                      // how long to wait for a store, in round trips
-	leastPatience   = 20 * time.Millisecond  // minimum wait for a store that another can replace
+	leastPatience   = 20 * time.Millisecond  // minimum wait for a store if another can replace it
 	longestPatience = time.Second            // maximum wait, unless most stores are as slow
 	unknownTrip     = 25 * time.Millisecond  // assumed for a store that hasn't answered yet
 	downFor         = time.Second            // how long a store counts as down after a failure

@@ -71,7 +71,7 @@ func (p *Promise) Horizon() Instant { return p.horizon }
 // keeps the claim if it carries out the request.
 func (p *Promise) Sent(now Instant, stored time.Duration) { p.horizon = max(p.horizon, now+stored) }
 
-// Granted records that the store granted the given lease to a request. The parameter sent is the
+// Granted records that the store granted a request with the given lease. The parameter sent is the
 // time at which the request was sent.
 func (p *Promise) Granted(sent Instant, lease time.Duration) {
 	if p.doubt > 0 {
@@ -148,8 +148,8 @@ func (p *Promise) RenewalOver() {
 	}
 }
 
-// RenewalGranted records that the store granted the given lease to a renewal. The parameter sent is
-// the time at which the renewal was sent.
+// RenewalGranted records that the store granted a renewal with the given lease. The parameter sent
+// is the time at which the renewal was sent.
 func (p *Promise) RenewalGranted(sent Instant, lease time.Duration) {
 	if p.rare == nil || sent > p.rare.cut {
 		p.Granted(sent, lease)

@@ -81,7 +81,7 @@ type lineRequest struct {
 	awaited bool
 	left    uint8 // remaining time of the requested lease, which begins when the request is sent
 	reply   uint8
-	holder  uint8 // the number of the call in the set that holds the lock
+	holder  uint8 // the number of the call that holds the lock, or 0 if that call isn't in the set
 	lasts   uint8 // remaining time of that hold, never longer than in the store
 	count   uint8
 	before  bool // whether the request was carried out before the store ended the hold

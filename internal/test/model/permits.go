@@ -128,7 +128,7 @@ func (m *Permits) Next(s PermitsState, calm bool, emit func(PermitsState, string
 
 func (m *Permits) name(n int) string { return fmt.Sprintf("#%d", n) }
 
-// strike records that the store takes away permits of party n before their lease expires.
+// strike records that the store revokes party n's permits before their lease expires.
 func (s *PermitsState) strike(n int) {
 	s.calls[n].struck = s.calls[n].believes()
 	for i := range s.requests {

@@ -16,7 +16,7 @@ type run struct {
 	explore func(want []string) Result
 }
 
-const limit = 12_000_000 // the maximum number of states of an exploration
+const limit = 12_000_000 // the maximum number of states in one exploration
 
 // surprise describes how a result deviates from the expected one. It returns "" if they agree.
 func (r *run) surprise(res Result) string {

@@ -356,8 +356,8 @@ func (m *Shares) tidy(s *SharesState) {
 	m.alike(s)
 }
 
-// alike sorts the parties that only read. These are interchangeable, except while a reply to one of
-// them is under way.
+// alike sorts the parties that only read. These are interchangeable, except while a request of
+// one of them, or the reply to it, is on its way.
 func (m *Shares) alike(s *SharesState) {
 	for p := range m.all() {
 		q := p + 1
@@ -376,7 +376,7 @@ func (p party) rank() (k uint64) {
 	return k
 }
 
-// expects reports whether a reply to a party is under way.
+// expects reports whether a party's request, or the reply to it, is on its way.
 func (s *SharesState) expects(p int) bool {
 	for _, r := range s.requests {
 		if r.kind != none && int(r.who) == p {
