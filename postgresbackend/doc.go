@@ -33,7 +33,8 @@
 //
 // As with every lock that expires, a process that was stopped for longer than its lease may write
 // before it notices the loss. [Backend.Guard] prevents such writes to the same database. That holds
-// even through a failover that loses commits, since lock and data are in one log.
+// even through a failover that loses commits, since the lock and the data are in the same
+// write-ahead log.
 //
 // A lease depends on a clock that somebody might set. A server whose clock steps ahead ends leases
 // early, and so does a new primary whose clock is ahead. A new fencing token is larger than the

@@ -13,8 +13,8 @@ import (
 )
 
 // grantLease is the lease of a fair lock that is handed to the first waiter in line. The waiter's
-// session counts the lease from when it last read the line. While calls wait, it reads the line
-// about once a second.
+// session counts the lease from the time at which it last read the line. While calls wait, it reads
+// the line about once a second.
 const grantLease = 2 * time.Second
 
 // Operations on fair locks, numbered as in schema.sql.
@@ -73,9 +73,8 @@ func (s *session) fair(
 	}
 	for n := 1; ; n++ {
 		// An attempt does nothing if it should hand the lock to the first waiter in line, but
-		// another transaction has locked the row. If that happens each time, the last attempt
-		// carries out its step without handing over the lock. The next step for the lock then hands
-		// it over.
+		// another transaction has locked the row. If that happens in each attempt, the last attempt
+		// carries out its step anyway, and leaves the hand-over to the next step for the lock.
 		weak := n >= mostRepeats
 		c.args = []any{
 			req.name, req.owners, s.id, ms(req.lease), ms(req.place), req.again, ms(req.keep), weak,

@@ -50,8 +50,8 @@ type listener struct {
 	stands bool  // the connection receives messages
 	broken error // why stands is false
 	deaf   error // why no connection will ever receive messages, or nil
-	// noting holds a value while no goroutine changes the notes in the database. It serves as a
-	// mutex for these changes.
+	// noting serves as a mutex for changes of the notes in the database. It holds a value while the
+	// mutex is unlocked.
 	noting chan struct{}
 	kick   chan struct{} // wakes keepNotes
 }
@@ -221,8 +221,8 @@ func (a *audience) wanted() int {
 	return want
 }
 
-// askAgain makes keepNotes write the note for a name again, after a step found that there is no
-// such note.
+// askAgain makes keepNotes write the note for a name again, after a step found that the note is
+// missing.
 func (s *session) askAgain(name string) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -538,10 +538,9 @@ func (s *session) await(ctx context.Context, conn *pgx.Conn, patience time.Durat
 	return conn.Ping(ping)
 }
 
-// proves reports whether conn receives a message that is sent on another connection. It sends
-// nothing on conn meanwhile, because a pooler delivers messages only together with the answer to a
-// request. For the same reason, other messages prove nothing: a pooler might have delivered them
-// together with the answer to LISTEN.
+// proves reports whether conn receives a message that is sent on another connection. A pooler
+// delivers messages only together with the answer to a request. So proves sends nothing on conn
+// meanwhile, and ignores other messages, which might have come with the answer to LISTEN.
 func (s *session) proves(conn *pgx.Conn, heard *[]string) (bool, error) {
 	proof := tellProof + rand.Text()
 	for range 2 { // a server may be slow occasionally

@@ -44,7 +44,7 @@ func recordOf(conn *pgx.Conn) *record {
 //
 // Behind a pooler, the next statement may go to another server process, where it isn't prepared. To
 // detect a pooler, prepare compares the process number that the connection got at its start with
-// that of the server process.
+// the number of the process that carries out its statements.
 func (b *Backend) prepare(ctx context.Context, conn *pgx.Conn, sql string) error {
 	if !b.prepares {
 		return nil

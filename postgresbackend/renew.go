@@ -33,7 +33,7 @@ func (s *session) Renew(
 		return res, errConflict
 	}
 	res.Held = status == isDone
-	if !res.Held && req.Kind == backend.Fair { // the first waiter in line may get the lock now
+	if !res.Held && req.Kind == backend.Fair { // the first waiter in line might get the lock now
 		_, err = s.fair(ctx, s.lane(), fairRequest{do: fairSee, name: name})
 	}
 	return res, err
@@ -53,7 +53,7 @@ const mostTogether = 1000
 
 // A batch holds the indexes of requests that share a statement.
 type batch struct {
-	role int16 // of the holders; 0 if each excludes all others
+	role int16 // the role of the holders, or 0 if each excludes all others
 	at   []int
 	seen map[string]bool // rows in the batch; a statement can update a row only once
 }

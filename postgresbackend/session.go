@@ -42,7 +42,7 @@ func newSession(b *Backend) *session {
 }
 
 // check returns an error if a step can't be carried out. The name and the owners must already be
-// encoded, as they are stored.
+// encoded for the database.
 func (s *session) check(
 	ctx context.Context, kind backend.Kind, name string, owners ...string,
 ) error {
@@ -103,9 +103,9 @@ type call struct {
 	// after is a function that runs on the connection once the step is done. It runs in another
 	// goroutine, so that the step doesn't wait for it.
 	after func(ctx context.Context, conn *pgxpool.Conn)
-	some  func() bool // whether after must run; if nil, it always runs
-	// sends is a function that is called when a connection is available. If it returns false, the
-	// step isn't sent. If sends is nil, the step is always sent.
+	some  func() bool // reports whether to run after; nil means always
+	// sends is called, unless it is nil, when a connection is available. If it returns false, the
+	// step isn't sent.
 	sends func() bool
 }
 

@@ -88,7 +88,7 @@ func (s *session) acquireAlone(
 		switch {
 		case isCode(err, lockTimeout) && req.Reentry && n < mostRepeats:
 			// A guard doesn't block a re-entry, so slow steps of other clients must have locked the
-			// row. The lock may still be held, so try again.
+			// row. The owner may still hold the lock, so try again.
 			continue
 		case isCode(err, lockTimeout) && !req.Reentry:
 			// The row is locked by a transaction that the last holder guarded, or by one whose
@@ -142,7 +142,7 @@ func (s *session) acquired(
 		return res, refused(backend.ErrNoLimit)
 	case hasTooFew:
 		return res, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, *a.most))
-	default: // each time, other transactions had locked the row
+	default: // on every attempt, other transactions had locked the row
 		if req.Reentry {
 			return res, retry(errors.New("other clients changed the lock during each attempt"))
 		}

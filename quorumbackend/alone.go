@@ -83,7 +83,8 @@ type others struct {
 	conflicts []failure // stores in which the name isn't a lock of this kind
 }
 
-// until returns the stores whose holds end at the given time, give or take the duration apart.
+// until returns the stores whose holds end at about the given time. The parameter apart is the
+// maximum difference.
 func (o *others) until(end, apart time.Duration) (stores []*store) {
 	for i, x := range o.ends {
 		if (x < 0) == (end < 0) && (x-end).Abs() <= apart {
@@ -147,7 +148,7 @@ func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone 
 }
 
 // refusedBy returns the result of an attempt that one store refused and that the other stores would
-// also have refused. Its Remaining is the time for which another attempt would be pointless.
+// also have refused. The result's Remaining is how long another attempt would be pointless.
 //
 // Holds that end at the same time belong to one owner. If a majority of the stores has such holds,
 // not counting the first store, the session waits for the release at one of these stores. For a
@@ -167,7 +168,7 @@ func (s *session) refusedBy(
 			elsewhere = same
 		}
 	}
-	// The lock isn't free before a majority of the stores is.
+	// The lock becomes free only when it is free in a majority of the stores.
 	ends := slices.SortedFunc(slices.Values(append(o.ends, res.Remaining)), compareEnds)
 	detour := max(res.Remaining, o.patience)
 	res.Remaining = ends[min(s.need-len(o.free), len(ends))-1]

@@ -99,7 +99,7 @@ func (b *batch) ask(ctx context.Context) {
 	<-b.answered // another goroutine might still be calling answer
 }
 
-// asks reports whether a store has a hold to renew.
+// asks reports whether the batch still needs a store's answer to any of its renewals.
 func (b *batch) asks(st *store) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -174,8 +174,8 @@ func (b *batch) got(i int, st *store, res backend.RenewResult, err error) {
 	}
 }
 
-// settle answers a renewal once the stores have decided it. If now is true, settle answers it in
-// any case, without waiting for more votes.
+// settle answers a renewal once the stores have decided it, or have all answered. If the parameter
+// now is true, settle doesn't wait for more votes.
 func (b *batch) settle(i int, now bool) {
 	s := b.s
 	b.mu.Lock()

@@ -14,8 +14,8 @@ type key struct {
 	name, owner string
 }
 
-// A hold is what a session knows about an owner's lock: how many times the owner has acquired it,
-// and which stores granted it. The session's mutex guards its fields.
+// A hold records how many times an owner has acquired a lock, and which stores granted it. The
+// session's mutex guards its fields.
 type hold struct {
 	key
 	turn  chan struct{} // full while a step has the exclusive right to change count
@@ -25,7 +25,7 @@ type hold struct {
 	// attempt has a new number, since stores might still carry out requests of the previous
 	// attempt. But if the previous attempt got no vote, its number is reused.
 	attempt  string
-	borrowed bool // whether this is a Read that uses the attempt of its owner's Write
+	borrowed bool // whether this is a Read that uses the attempt name of its owner's Write
 	// serial is the number of this set of votes. It distinguishes answers about these votes from
 	// answers about earlier ones.
 	serial uint64
@@ -35,16 +35,16 @@ type hold struct {
 	dying  bool   // it is being released
 	first  *store // the first store that granted it
 	votes  []vote
-	rounds uint32        // the number of renewals: see vote.since
+	rounds uint32        // the number of renewals (see vote.since)
 	lease  time.Duration // the last lease
 	ends   time.Time     // when every requested lease has expired
 	// barred is the set of stores that might still carry out the release of an earlier Read with
-	// the same attempt name. It would also release a new Read. barred is used for a Write and for
-	// the Read within it.
+	// the same attempt name. Such a release would also end a new Read. barred is used for a Write
+	// and for the Read within it.
 	barred set
 }
 
-// A vote is what a session knows about a hold in one store.
+// A vote records the state of a hold in one store, as far as the session knows it.
 type vote struct {
 	state verdict
 
@@ -149,7 +149,7 @@ func (s *session) nameLocked(h *hold) {
 		return // the last attempt got no vote, so its name can be reused
 	}
 	s.attempts++
-	h.barred = 0 // barred was about the last name
+	h.barred = 0 // the set applied only to the last name
 	h.attempt, h.borrowed = h.owner+"."+strconv.FormatUint(uint64(s.attempts), 10), false
 	h.votes = make([]vote, len(s.stores))
 	h.serial++

@@ -54,8 +54,8 @@ func (p *poll) count(st *store, has, stays bool) {
 	}
 }
 
-// gone reports whether so many stores count as no that the others aren't a majority. A store counts
-// as no if it lacks the hold, or might have lacked it for a moment.
+// gone reports whether too many stores count as no for the others to form a majority. A store
+// counts as no if it lacks the hold, or might have lacked it for a moment.
 func (p *poll) gone() bool { return p.no > p.stores-p.need }
 
 // held reports whether a majority has confirmed the hold and the hold isn't gone.
@@ -86,7 +86,7 @@ func (s *session) repair(h *hold, p poll) {
 		return
 	}
 	if s.lenderLocked(h) != nil {
-		return // a late request could grant the next Read, which has the same attempt name
+		return // a late repair could grant the owner's next Read, which has the same attempt name
 	}
 	for i := range h.votes {
 		v, st := &h.votes[i], s.stores[i]
@@ -194,7 +194,7 @@ func (s *session) mendLocked(st *store, x repair, v *vote) bool {
 	}
 	v.asking = false
 	switch {
-	case h.dying: // the release of the hold also covers a late grant
+	case h.dying: // the release of the hold also takes care of a late grant
 	case err != nil && backend.KindOf(err) == backend.Unknown:
 		v.state, v.refuted = doubtful, true
 		h.doubtLocked(st, req.Lease)

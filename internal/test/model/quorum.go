@@ -23,16 +23,16 @@ type Quorum struct {
 	Doubts  bool  // after a refusal by the first store, a client can ask the others
 	Repairs bool  // a client acquires the hold again in stores that lack it
 	Ghost   bool  // a release can be late, and arrive twice
-	// Silent is how many times a client stops waiting for a store that is up. There is no limit if
-	// Silent equals the constant often.
+	// Silent limits how many times clients stop waiting for a store that is up. The constant often
+	// stands for no limit.
 	Silent   uint8
-	Restarts uint8 // how many times a store restarts without its data
+	Restarts uint8 // how many times stores can restart without their data
 	Away     bool  // a store that restarts stays unavailable for one lease
 	// Spaced allows a restart only if the hold has been renewed twice since the last restart, and
 	// no repair is under way. It is meant for runs without other faults.
 	Spaced   bool
 	Dead     bool // the first store is unavailable forever
-	Crossed  bool // with Dead: A believes that the second store is down
+	Crossed  bool // if Dead is set, A believes that the second store is down
 	Leftover bool // the first store has a hold that is never released
 	Crashes  uint8
 	Well     bool // there are no faults, so a client that the first store admits gets the lock
@@ -43,7 +43,7 @@ const (
 	quorumStores = 3
 	majority     = 2
 	maxNames     = 3
-	leftover     = 1 + 2*maxNames // a name that isn't used by any client
+	leftover     = 1 + 2*maxNames // a name that no client uses
 	enough       = 2              // the number of renewals between two restarts
 	forGood      = 255
 	often        = 255
@@ -80,7 +80,7 @@ type voter struct {
 	comes    uint8 // how many more times it will lock
 	votes    [quorumStores]uint8
 	never    uint8 // bit set of the stores that said they don't have the name
-	regained uint8 // stores in the set never that have the name again
+	regained uint8 // stores that are in never but have the name again
 	repairs  uint8 // stores from which the client awaits the answer to a repair
 	perhaps  uint8 // stores from which the client no longer awaits the answer to a repair
 	said     uint8 // like never, but not affected by mutations
@@ -96,11 +96,11 @@ type voter struct {
 	struck   bool // another client acquired the lock later
 }
 
-// A ballotName records what the stores may still do with an attempt's name. The fields are sets of
-// stores.
+// A ballotName records what the stores might still do with an attempt's name. The fields are sets
+// of stores.
 type ballotName struct {
-	late  uint8 // stores that may still carry out an acquisition
-	later uint8 // stores that may carry out a second acquisition
+	late  uint8 // stores that might still carry out an acquisition
+	later uint8 // stores that might carry out a second acquisition
 	back  uint8 // stores in which the name is being released in the background
 }
 
@@ -109,7 +109,7 @@ type QuorumState struct {
 	stores   [quorumStores]ballot
 	clients  [2]voter
 	names    [leftover + 1]ballotName
-	ghost    [2]uint8 // a late release: 1 + the store's index, and the name; 0, 0 if none
+	ghost    [2]uint8 // a late release, as 1 + the store's index and the name; 0, 0 if none
 	restarts uint8
 	crashes  uint8
 	silent   uint8
@@ -142,7 +142,7 @@ func (m *Quorum) Init() QuorumState {
 
 func (m *Quorum) timeless() bool { return m.Lease == 0 }
 
-// valid reports whether a client has a hold that hasn't expired by its own clock.
+// valid reports whether a client has a hold that hasn't expired by the client's clock.
 func (m *Quorum) valid(x *voter) bool {
 	return (x.at == has || x.at == renews || x.at == reenters) && (x.left > 0 || m.timeless())
 }
