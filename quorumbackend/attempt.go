@@ -89,7 +89,7 @@ func (s *session) try(
 	s.nameLocked(h)
 	req.Owner, req.Reentry = h.attempt, false
 	h.lease, h.ends = req.Lease, later(h.ends, time.Now().Add(max(req.Lease, req.Place)))
-	var with, barred set // with: the stores that have the Write enclosing this Read
+	var with, barred set // with is the set of stores that have the Write enclosing this Read
 	w := s.lenderLocked(h)
 	if w != nil {
 		with, barred = s.haveLocked(w), w.barred
@@ -273,9 +273,10 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 	return acquired
 }
 
-// arriveLocked records that a contested lock was acquired. If there is a detour, and the store that
-// is usually asked first didn't grant the lock, the detour continues, since the attempt needed it.
-// Otherwise the detour ends, and for a while a refusal by a single store is believed.
+// arriveLocked records that a contested lock was acquired. If the attempt took a detour, and the
+// store that is usually asked first didn't grant the lock, the detour is still needed, so it
+// continues. Otherwise it ends, and for a while the session believes a single store that refuses
+// the lock.
 func (s *session) arriveLocked(a *attempt) {
 	c := s.contests[a.h.name]
 	switch {
@@ -348,8 +349,8 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	return remaining
 }
 
-// A contest is what a session knows about a lock that others want, too. Until it ends, the session
-// asks the stores for the lock in order: one before the others.
+// A contest records that others want a lock, too. Until it ends, the session asks one store for the
+// lock before it asks the others.
 type contest struct {
 	until  time.Time
 	first  *store // asked first until the time back, unless it is nil: a detour
@@ -361,8 +362,8 @@ type contest struct {
 
 const (
 	// contestFor is how long a contest lasts after the last refusal. A call that waits for a lock
-	// asks again within that time, even if it hears nothing, so the contest lasts until it has the
-	// lock.
+	// asks again within that time, even if no message arrives. So the contest lasts until the call
+	// has the lock.
 	contestFor    = 10 * time.Second
 	longestDetour = 10 * time.Second
 	mostContests  = 1024

@@ -46,7 +46,7 @@ const (
 // oweLocked records a debt: a store might have granted a hold that it must now release.
 func (s *session) oweLocked(h *hold, at *store, late int) {
 	if w := s.lenderLocked(h); w != nil {
-		w.barred.add(at) // a late release would end another Read there
+		w.barred.add(at) // a late release would also end a later Read in this store
 	}
 	if s.closed {
 		return

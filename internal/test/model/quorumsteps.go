@@ -476,9 +476,10 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 }
 
 // elsewhere determines how a client waits after the first store has refused it. If a majority of
-// the stores have the same name, and it isn't the first store's, the client should listen at one of
-// them, and at is 1 + the index of that one. Otherwise at is 0. soon reports whether another name
-// might soon have a majority, so that the client should poll.
+// the stores have granted the lock to the same name, but the first store to another, the client
+// should listen to a store of that majority. The first result is then 1 + that store's index, and
+// otherwise 0. The second result reports whether a name other than the first store's might soon get
+// a majority, so that the client should poll.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
