@@ -211,8 +211,9 @@ type statement struct {
 }
 
 // transact carries out statements in one transaction and one round trip. It calls begin before it
-// sends the statements, and again if it must send them a second time. On success, it calls after,
-// which may be nil. If after returns a function, transact runs that in another goroutine.
+// sends the statements, and again if it must send them a second time. On success, it calls the
+// function after, unless that is nil. If this call returns a function, transact runs it in another
+// goroutine.
 func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func(), all []statement,
 	after func() func(context.Context, *pgxpool.Conn)) error {
 	if err := s.b.ready(ctx); err != nil {

@@ -77,11 +77,11 @@ func (a *attempt) isRefused() bool {
 // isSplit reports whether all stores were asked at once and their votes went to several owners.
 func (a *attempt) isSplit() bool { return a.atOnce && a.yes != 0 && a.isRefused() }
 
-// try makes one attempt. If stores refused the lock and no store granted it, alone is the first
-// that refused.
+// try makes one attempt. If stores refused the lock and no store granted it, the result alone is
+// the first store that refused it.
 //
-// If nothing says that others want the lock, try asks all stores at once. If their votes are split
-// between owners, it asks again, in order.
+// If a plain lock isn't known to be contested, try asks all stores at once. If their votes are then
+// split between owners, it makes another attempt, and asks one store first.
 func (s *session) try(
 	ctx context.Context, h *hold, req backend.AcquireRequest,
 ) (res backend.AcquireResult, alone *store, err error) {
@@ -195,7 +195,7 @@ func (a *attempt) askAll() {
 }
 
 // askOthers asks the other stores concurrently. It asks stores that are down only if the others
-// can't form a majority. If stores have refused the lock, it does that only once another store has
+// can't form a majority. If a store has refused the lock, it asks them only once another store has
 // granted it.
 func (a *attempt) askOthers() {
 	up := len(a.left)
@@ -307,7 +307,7 @@ func (s *session) fail(
 	s.mu.Unlock()
 	var pause time.Duration
 	if a.isSplit() || a.isRefused() && a.yes != 0 && len(a.no) <= len(s.stores)-s.need {
-		pause = s.sitOut(h.name) // the pause begins before the released votes wake others
+		pause = s.sitOut(h.name) // begin the pause before the release of the votes wakes others
 	}
 	if burnt && !over {
 		s.giveBack(ctx, h, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Lease: req.Lease},
@@ -320,8 +320,8 @@ func (s *session) fail(
 	return backend.AcquireResult{Remaining: s.outlook(a, pause)}, nil
 }
 
-// outlook returns the time for which it would be pointless to repeat a refused attempt. If the
-// votes were split between owners, that is at most the given pause.
+// outlook returns how long it would be pointless to repeat a refused attempt. If the votes were
+// split between owners, that is at most the given pause.
 func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	name, yes := a.h.name, a.yes.size()
 	if yes == 0 {
@@ -353,7 +353,7 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 // lock before it asks the others.
 type contest struct {
 	until  time.Time
-	first  *store // asked first until the time back, unless it is nil: a detour
+	first  *store // a detour: the store to ask first until the time back; may be nil
 	back   time.Time
 	splits int       // the number of consecutive attempts with split votes
 	quiet  time.Time // until when messages about releases wait
@@ -417,8 +417,8 @@ func (s *session) isContestedLocked(name string) bool {
 	return c != nil && time.Now().Before(c.until)
 }
 
-// contestLocked returns the contest for the lock with this name. The contest begins, or lasts
-// longer, since others have just been found to want the lock.
+// contestLocked begins or prolongs the contest for the lock with this name, and returns it. It is
+// called when others turn out to want the lock.
 func (s *session) contestLocked(name string) *contest {
 	now := time.Now()
 	c := s.contests[name]
@@ -438,9 +438,9 @@ func (s *session) contestLocked(name string) *contest {
 	return c
 }
 
-// direct makes the session ask the given store first for the lock with this name, until another
-// owner's hold ends. The parameter remaining is how long that hold lasts. If it is 0, direct only
-// resets the count of split votes.
+// direct makes the session ask the given store first for the lock with this name, usually until
+// another owner's hold ends. The parameter remaining is how long to do so. If it is negative or too
+// long, direct uses longestDetour. If it is 0, direct only resets the count of split votes.
 func (s *session) direct(name string, first *store, remaining time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

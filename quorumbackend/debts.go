@@ -216,8 +216,8 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	return err
 }
 
-// pay sends one release to each store where there is a debt for the key. It fails if a majority of
-// the stores might still have a debt.
+// pay sends one release to each store where there is a debt for the key. It fails if debts might
+// remain in a majority of the stores.
 func (s *session) pay(ctx context.Context, k key) error {
 	s.mu.Lock()
 	var mine []*debt

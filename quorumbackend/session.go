@@ -255,8 +255,8 @@ func (s *session) dropLocked(h *hold) {
 	h.clear()
 }
 
-// oweAllLocked records that each store must release a hold (see debt), if it has the hold or a note
-// of a waiting Write, or might still grant the hold.
+// oweAllLocked records a debt for each store that has a hold, has a note that the Write is waiting,
+// or might still grant the hold.
 func (s *session) oweAllLocked(h *hold) {
 	for i, v := range h.votes {
 		if v.late > 0 || v.state == granted || v.state == denied && h.noted {

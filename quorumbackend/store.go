@@ -38,7 +38,7 @@ type store struct {
 	// resume.
 	silence time.Duration
 	resume  time.Time    // no debt is paid at the store before this time
-	down    atomic.Int64 // until when the store counts as down, in ns after began; 0 if it isn't
+	down    atomic.Int64 // when the store stops being down, in ns after began; 0 if it isn't down
 	// repairs holds the repairs that are due. The session's mutex guards repairs and menders.
 	repairs []repair
 	menders int // the number of goroutines that make repairs
