@@ -20,7 +20,7 @@ type Backend struct {
 	own     bool   // the pool was made by Connect
 	q       string // the quoted schema and a dot, the prefix of all names in SQL
 
-	prepares bool // whether to prepare statements, on connections without a pooler
+	prepares bool // whether to prepare statements on connections without a pooler
 
 	creating sync.Mutex // held while the schema is created
 	created  atomic.Bool

@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrLost means that a transaction isn't guarded, because the hold isn't in the database. Its lease
-// expired, it was released by its holder or by force, or the transaction began before the
-// acquisition and can't see it.
+// ErrLost means that a transaction isn't guarded, because it found no such hold in the database.
+// Either the hold's lease expired, or the hold was released by its holder or by force, or the
+// transaction began before the acquisition and can't see it.
 var ErrLost = errors.New("the lock isn't held")
 
 // A Hold is a held lock, such as a Hold of package dlock.

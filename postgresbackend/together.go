@@ -15,10 +15,10 @@ import (
 // a commit. That applies to plain and fenced locks that are free or held once.
 //
 // Requests that arrive while a transaction is under way share the next one, so a goroutine that is
-// alone never waits for another. Acquisitions and releases go into the same transaction. With
-// separate ones, a goroutine would wait for more commits. The transaction skips requests whose rows
-// other transactions have locked, or whose locks are neither free nor held once. Each skipped
-// request gets a separate statement.
+// alone never waits for another. Acquisitions and releases share the same transaction. If they had
+// separate transactions, a goroutine would wait for more commits. The transaction skips requests
+// whose rows other transactions have locked, or whose locks are neither free nor held once. Each
+// skipped request gets a separate statement.
 
 // A step is a request that can share a transaction with others. A step that shares its transaction
 // with no other can be recalled while it waits for a connection.
@@ -84,8 +84,8 @@ func simpleRelease(req *backend.ReleaseRequest) bool {
 		req.Keep == 0
 }
 
-// acquireUnlessLocked implements Acquire with a separate statement. It doesn't wait for a row lock,
-// since other steps may be waiting for this one.
+// acquireUnlessLocked carries out a single acquisition. If another transaction has locked the row,
+// it sets left in the result instead of waiting, since other steps may be waiting for this one.
 func (s *session) acquireUnlessLocked(ctx context.Context, p *step) result {
 	name := encode(p.acquire.Name)
 	var a answer
@@ -211,8 +211,9 @@ type statement struct {
 }
 
 // transact carries out statements in one transaction and one round trip. It calls begin before it
-// sends the statements, and again if it must send them a second time. On success, it calls after,
-// which may be nil. If after returns a function, transact runs that in another goroutine.
+// sends the statements, and again if it must send them a second time. On success, it calls the
+// function after, unless that is nil. If this call returns a function, transact runs it in another
+// goroutine.
 func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func(), all []statement,
 	after func() func(context.Context, *pgxpool.Conn)) error {
 	if err := s.b.ready(ctx); err != nil {

@@ -77,11 +77,11 @@ func (a *attempt) isRefused() bool {
 // isSplit reports whether all stores were asked at once and their votes went to several owners.
 func (a *attempt) isSplit() bool { return a.atOnce && a.yes != 0 && a.isRefused() }
 
-// try makes one attempt. If stores refused the lock and no store granted it, alone is the first
-// that refused.
+// try makes one attempt. If stores refused the lock and no store granted it, the result alone is
+// the first store that refused it.
 //
-// If nothing says that others want the lock, try asks all stores at once. If their votes are split
-// between owners, it asks again, in order.
+// If a plain lock isn't known to be contested, try asks all stores at once. If their votes are then
+// split between owners, it makes another attempt, and asks one store first.
 func (s *session) try(
 	ctx context.Context, h *hold, req backend.AcquireRequest,
 ) (res backend.AcquireResult, alone *store, err error) {
@@ -89,7 +89,7 @@ func (s *session) try(
 	s.nameLocked(h)
 	req.Owner, req.Reentry = h.attempt, false
 	h.lease, h.ends = req.Lease, later(h.ends, time.Now().Add(max(req.Lease, req.Place)))
-	var with, barred set // with: the stores that have the Write enclosing this Read
+	var with, barred set // with is the set of stores that have the Write enclosing this Read
 	w := s.lenderLocked(h)
 	if w != nil {
 		with, barred = s.haveLocked(w), w.barred
@@ -195,7 +195,7 @@ func (a *attempt) askAll() {
 }
 
 // askOthers asks the other stores concurrently. It asks stores that are down only if the others
-// can't form a majority. If stores have refused the lock, it does that only once another store has
+// can't form a majority. If a store has refused the lock, it asks them only once another store has
 // granted it.
 func (a *attempt) askOthers() {
 	up := len(a.left)
@@ -273,9 +273,10 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 	return acquired
 }
 
-// arriveLocked records that a contested lock was acquired. If there is a detour, and the store that
-// is usually asked first didn't grant the lock, the detour continues, since the attempt needed it.
-// Otherwise the detour ends, and for a while a refusal by a single store is believed.
+// arriveLocked records that a contested lock was acquired. If the attempt took a detour, and the
+// store that is usually asked first didn't grant the lock, the detour is still needed, so it
+// continues. Otherwise it ends, and for a while the session believes a single store that refuses
+// the lock.
 func (s *session) arriveLocked(a *attempt) {
 	c := s.contests[a.h.name]
 	switch {
@@ -306,7 +307,7 @@ func (s *session) fail(
 	s.mu.Unlock()
 	var pause time.Duration
 	if a.isSplit() || a.isRefused() && a.yes != 0 && len(a.no) <= len(s.stores)-s.need {
-		pause = s.sitOut(h.name) // the pause begins before the released votes wake others
+		pause = s.sitOut(h.name) // begin the pause before the release of the votes wakes others
 	}
 	if burnt && !over {
 		s.giveBack(ctx, h, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Lease: req.Lease},
@@ -319,8 +320,8 @@ func (s *session) fail(
 	return backend.AcquireResult{Remaining: s.outlook(a, pause)}, nil
 }
 
-// outlook returns the time for which it would be pointless to repeat a refused attempt. If the
-// votes were split between owners, that is at most the given pause.
+// outlook returns how long it would be pointless to repeat a refused attempt. If the votes were
+// split between owners, that is at most the given pause.
 func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	name, yes := a.h.name, a.yes.size()
 	if yes == 0 {
@@ -348,11 +349,11 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	return remaining
 }
 
-// A contest is what a session knows about a lock that others want, too. Until it ends, the session
-// asks the stores for the lock in order: one before the others.
+// A contest records that others want a lock, too. Until it ends, the session asks one store for the
+// lock before it asks the others.
 type contest struct {
 	until  time.Time
-	first  *store // asked first until the time back, unless it is nil: a detour
+	first  *store // a detour: the store to ask first until the time back; may be nil
 	back   time.Time
 	splits int       // the number of consecutive attempts with split votes
 	quiet  time.Time // messages about releases wait until then
@@ -361,8 +362,8 @@ type contest struct {
 
 const (
 	// contestFor is how long a contest lasts after the last refusal. A call that waits for a lock
-	// asks again within that time, even if it hears nothing, so the contest lasts until it has the
-	// lock.
+	// asks again within that time, even if no message arrives. So the contest lasts until the call
+	// has the lock.
 	contestFor    = 10 * time.Second
 	longestDetour = 10 * time.Second
 	mostContests  = 1024
@@ -416,8 +417,8 @@ func (s *session) isContestedLocked(name string) bool {
 	return c != nil && time.Now().Before(c.until)
 }
 
-// contestLocked returns the contest for the lock with this name. The contest begins, or lasts
-// longer, since others have just been found to want the lock.
+// contestLocked begins or prolongs the contest for the lock with this name, and returns it. It is
+// called when others turn out to want the lock.
 func (s *session) contestLocked(name string) *contest {
 	now := time.Now()
 	c := s.contests[name]
@@ -437,9 +438,9 @@ func (s *session) contestLocked(name string) *contest {
 	return c
 }
 
-// direct makes the session ask the given store first for the lock with this name, until another
-// owner's hold ends. The parameter remaining is how long that hold lasts. If it is 0, direct only
-// resets the count of split votes.
+// direct makes the session ask the given store first for the lock with this name, usually until
+// another owner's hold ends. The parameter remaining is how long to do so. If it is negative or too
+// long, direct uses longestDetour. If it is 0, direct only resets the count of split votes.
 func (s *session) direct(name string, first *store, remaining time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -46,7 +46,7 @@ const (
 // oweLocked records a debt: a store might have granted a hold that it must now release.
 func (s *session) oweLocked(h *hold, at *store, late int) {
 	if w := s.lenderLocked(h); w != nil {
-		w.barred.add(at) // a late release would end another Read there
+		w.barred.add(at) // a late release would also end a later Read in this store
 	}
 	if s.closed {
 		return
@@ -216,8 +216,8 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	return err
 }
 
-// pay sends one release to each store where there is a debt for the key. It fails if a majority of
-// the stores might still have a debt.
+// pay sends one release to each store where there is a debt for the key. It fails if debts might
+// remain in a majority of the stores.
 func (s *session) pay(ctx context.Context, k key) error {
 	s.mu.Lock()
 	var mine []*debt

@@ -113,9 +113,9 @@ func (x *subscription) subscribe(
 }
 
 // wake is called when a store wakes a subscriber. After a split vote, it delays the wake-up, since
-// the message might concern votes that were just released. A subscriber that only watches the
-// holders is always woken a little later, since it might look only once, and other stores might
-// still be releasing the lock.
+// the message might concern votes that were just released. If a subscriber only watches the holders
+// of a plain lock, it is woken a little later, since it might look only once, and other stores
+// might still be releasing the lock.
 func (x *subscription) wake() {
 	x.s.mu.Lock()
 	var wait time.Duration

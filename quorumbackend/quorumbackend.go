@@ -76,7 +76,7 @@ func leastCommonMultiple(a, b time.Duration) time.Duration {
 // Limits implements [backend.Backend].
 func (q *quorum) Limits() backend.Limits { return q.limits }
 
-// String returns a name of the store for dlock's errors.
+// String returns the name that stands for this backend in dlock's errors.
 func (q *quorum) String() string { return fmt.Sprintf("a quorum of %d stores", len(q.stores)) }
 
 // Open implements [backend.Backend].

@@ -109,7 +109,7 @@ func (s *session) Close() error {
 	return errors.Join(errs...)
 }
 
-// begin returns an error if a step can't begin.
+// begin returns an error if the session doesn't support the kind of lock, or ctx has ended.
 func (s *session) begin(ctx context.Context, k backend.Kind) error {
 	if err := s.check(k); err != nil {
 		return err
@@ -255,8 +255,8 @@ func (s *session) dropLocked(h *hold) {
 	h.clear()
 }
 
-// oweAllLocked records that each store must release a hold (see debt), if it has the hold or a note
-// of a waiting Write, or might still grant the hold.
+// oweAllLocked records a debt for each store that has a hold, has a note that the Write is waiting,
+// or might still grant the hold.
 func (s *session) oweAllLocked(h *hold) {
 	for i, v := range h.votes {
 		if v.late > 0 || v.state == granted || v.state == denied && h.noted {
@@ -272,8 +272,9 @@ func later(x, y time.Time) time.Time {
 	return y
 }
 
-// touch sends a request to all stores, for an owner that holds nothing. It returns when a majority
-// has answered. It serves only to find errors, for example if the name isn't a lock in the stores.
+// touch sends a request to all stores on behalf of an owner that holds nothing. It returns when a
+// majority has answered. Its only purpose is to find errors, for example that the stores use the
+// name for something that isn't a lock.
 func (s *session) touch(ctx context.Context, do func(context.Context, *store) error) error {
 	r := newRound(s, context.Background(), ctx, func(
 		ctx context.Context, st *store,
@@ -359,13 +360,13 @@ func (s *session) free(
 	return last, nil
 }
 
-// giveBack releases a hold in every store that was asked for it. If others want the lock, one store
-// gets the release after all others have answered: the one that granted the hold first, since
-// waiters listen there. Otherwise all stores get it at once. A waiter that the session doesn't know
-// might then be woken too early. The stores that refuse it wake it again.
+// giveBack releases a hold in every store that was asked for it. If others want the lock, the store
+// that granted the hold first gets the release last, after the other stores have answered, since
+// waiters listen to that store. Otherwise all stores get it at once. In that case, a waiter that
+// the session isn't aware of might be woken too early, but the stores that refuse it wake it again.
 //
 // giveBack returns how many stores had the hold, and the answer of the store that granted it first.
-// If it doesn't know how many, it returns an error, and can be called again. If waits is set, the
+// If it can't tell how many, it returns an error, and can be called again. If waits is set, the
 // owner keeps waiting for its Write, so the notes stay in the stores. The next attempt then uses
 // the same name, h.attempt, unless a release with that name might still be under way.
 func (s *session) giveBack(
@@ -494,9 +495,9 @@ func (s *session) giveBack(
 const mostTolls = 10
 
 // ring wakes the waiters of stores that had nothing to release, because they lost the hold, or were
-// down when it was acquired. ring acquires and releases the lock there. If another owner holds it
-// there, that owner's release wakes the waiters. ring returns only when its requests are done,
-// since they keep other callers out.
+// down when it was acquired. For that, it acquires and releases the lock in each of these stores.
+// If another owner holds the lock in one, that owner's release wakes the waiters. The requests of
+// ring keep other callers out, so it waits for them, but only for a limited time.
 func (s *session) ring(ctx context.Context, k key, lease time.Duration, stores []*store) {
 	var all sync.WaitGroup
 	for _, st := range stores {

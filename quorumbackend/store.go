@@ -38,7 +38,7 @@ type store struct {
 	// resume.
 	silence time.Duration
 	resume  time.Time    // no debt is paid at the store before this time
-	down    atomic.Int64 // until when the store counts as down, in ns after began; 0 if it isn't
+	down    atomic.Int64 // when the store stops being down, in ns after began; 0 if it isn't down
 	// repairs holds the repairs that are due. The session's mutex guards repairs and menders.
 	repairs []repair
 	menders int // the number of goroutines that make repairs
@@ -53,7 +53,7 @@ func newStore(number int, b backend.Backend, least time.Duration, began time.Tim
 	}
 }
 
-// usual returns the usual round trip to the store, or a guess if it hasn't answered yet.
+// usual returns the store's usual round-trip time, or a guess if it hasn't answered yet.
 func (st *store) usual() time.Duration {
 	trip := time.Duration(st.trip.Load())
 	if trip == 0 && !st.prompt {
@@ -119,13 +119,14 @@ type reply[Res any] struct {
 	err  error
 }
 
-// A round carries out one step in several stores. A request that might block has its own goroutine,
-// so that the round can abandon a store that hangs. The outcome in that store is then unknown.
+// A round carries out one step in several stores. A request that might block runs in a goroutine of
+// its own, so that the round can abandon a store that hangs. The outcome in that store is then
+// unknown.
 type round[Res any] struct {
 	s       *session
 	caller  context.Context
 	ctx     context.Context // context of the requests
-	stop    func() bool     // stops the end of caller from canceling ctx; may be nil
+	stop    func() bool     // once called, ctx isn't canceled when caller ends; may be nil
 	cancel  context.CancelFunc
 	do      func(context.Context, *store) (Res, error)
 	replies chan reply[Res]
@@ -148,8 +149,8 @@ type failure struct {
 }
 
 // newRound begins a round, which the caller must end with leave. The requests are canceled when
-// base or the caller's context, ctx, ends. base is the session's context. But for releases that are
-// allowed after Close, base is a context that never ends.
+// base or the caller's context, ctx, ends. The parameter base is the session's context, or, if the
+// requests are allowed after Close, a context that never ends.
 func newRound[Res any](
 	s *session, base, ctx context.Context, do func(context.Context, *store) (Res, error),
 ) *round[Res] {

@@ -168,9 +168,9 @@ func (x *ballotName) remove(k int) {
 	}
 }
 
-// network emits the possible events of a client's request to a store. In this model a request takes
-// time, but its answer doesn't. A delay of the answer instead would make a difference only to a
-// client that relies on a hold in the meantime.
+// network emits the possible events of a client's request to a store. In this model, a request
+// takes time to reach the store, but the answer arrives at once. A delayed answer would make a
+// difference only to a client that relies on a hold in the meantime.
 func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	x := &s.clients[c]
 	if x.at != asks && x.at != renews && x.at != reenters || x.votes[k] != sent {
@@ -476,9 +476,10 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 }
 
 // elsewhere determines how a client waits after the first store has refused it. If a majority of
-// the stores have the same name, and it isn't the first store's, the client should listen at one of
-// them, and at is 1 + the index of that one. Otherwise at is 0. soon reports whether another name
-// might soon have a majority, so that the client should poll.
+// the stores have granted the lock to the same name, but the first store to another, the client
+// should listen to a store of that majority. The first result is then 1 + that store's index, and
+// otherwise 0. The second result reports whether a name other than the first store's might soon get
+// a majority, so that the client should poll.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
@@ -712,7 +713,8 @@ func (m *Quorum) leave(s QuorumState, c int, do quorumEmitter) {
 }
 
 // giveBack emits the release of a hold at the next store. The store that other clients ask first
-// comes last, unless all are released at once. Then they carry that out in any order.
+// comes last. But if the client releases the lock in all stores at once, these carry out the
+// releases in any order.
 func (m *Quorum) giveBack(s QuorumState, c int, calm bool, do quorumEmitter) {
 	x := &s.clients[c]
 	first := m.first(x)
