@@ -93,7 +93,7 @@ func soakBroken(t *testing.T, open func(goodSession) backend.Session) summary {
 func expectViolation(t *testing.T, open func(goodSession) backend.Session) {
 	t.Helper()
 	var sum summary
-	for range 5 {
+	for range 30 { // on a busy machine, little happens in one soak
 		if sum = soakBroken(t, open); sum.Violations > 0 {
 			return
 		}
