@@ -143,10 +143,7 @@ func promoted(l *lab) {
 	g := a.grab()
 	w := b.reach()
 	if l.master.SQL(`SHOW synchronous_standby_names`) == "" {
-		testservers.Until(l.T, "the standby knows", func() bool {
-			return l.server.SQL(`SELECT count(*) FROM distsync.distsync_v1_lock
-				WHERE name = '`+l.lock+`' AND owner IS NOT NULL`) == "1"
-		})
+		l.replicated()
 	}
 	killed := time.Now()
 	l.master.Kill()
@@ -158,6 +155,15 @@ func promoted(l *lab) {
 	w.let()
 }
 
+// replicated waits until the standby knows that the lock is held.
+func (l *lab) replicated() {
+	l.Helper()
+	testservers.Until(l.T, "the standby knows", func() bool {
+		return l.server.SQL(`SELECT count(*) FROM distsync.distsync_v1_lock
+			WHERE name = '`+l.lock+`' AND owner IS NOT NULL`) == "1"
+	})
+}
+
 // A standby that doesn't know the lock takes over. The test makes it forget the lock. The holder is
 // told at its next renewal, and until then two parties have the lock.
 func promotedWithout(l *lab) {
@@ -165,6 +171,7 @@ func promotedWithout(l *lab) {
 	a, b := l.direct(), l.direct()
 	g := a.grab()
 	w := b.reach()
+	l.replicated() // otherwise the waiter might get the lock before the test makes it forgotten
 	l.master.Kill()
 	l.server.SQL(`SELECT pg_promote()`)
 	l.server.SQL(
