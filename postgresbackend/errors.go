@@ -59,10 +59,18 @@ func failed(err error) error {
 		if hint := hints[pgErr.Code]; hint != "" {
 			err = fmt.Errorf("%w: %s", err, hint)
 		}
-	case !ok && pgconn.SafeToRetry(err):
+	case !ok && unsent(err):
 		kind = backend.Retry
 	}
 	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
+}
+
+// unsent reports whether err means that nothing was sent, because the context had already ended.
+// pgconn.SafeToRetry alone isn't enough: it is also true if the connection broke while the answers
+// to a batch were read, since pgx then returns the same error as for a closed connection.
+func unsent(err error) bool {
+	return pgconn.SafeToRetry(err) &&
+		(errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
 // severe returns the severity of an error in English. Servers before version 9.6 send it only in

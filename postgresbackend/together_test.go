@@ -1,6 +1,7 @@
 package postgresbackend_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/postgresbackend"
@@ -227,6 +229,55 @@ func TestStepsTogetherBreak(t *testing.T) {
 			wiretest.WantKind(t, err, backend.Unknown)
 		case <-time.After(testservers.Patience):
 			t.Fatal("no answer")
+		}
+	}
+}
+
+// A step whose reply is lost may have been carried out, whether it shares a transaction or not.
+func TestLostReplies(t *testing.T) {
+	server := testservers.Postgres(t)
+	migrate(t, connect(t, server.Addr))
+	proxy := wiretest.Must[*faults.Proxy](t)(faults.NewProxy(server.Addr, faults.Bytes))
+	t.Cleanup(func() { proxy.Close() })
+	ctx, s := t.Context(), open(t, connect(t, proxy.Addr()))
+	lose := func(function string) {
+		proxy.LoseReply(func(r faults.Request) bool {
+			return bytes.Contains(r.Bytes, []byte(".distsync_v1_"+function+"("))
+		})
+	}
+	for n := 1; n <= 3; n++ {
+		var acquires []backend.AcquireRequest
+		var releases []backend.ReleaseRequest
+		for i := range n {
+			name := fmt.Sprintf("%d of %d", i, n)
+			acquires = append(acquires, exclusively(name, alice))
+			releases = append(releases, back(name, alice))
+		}
+		answers := 0
+		answered := func(step string) func(int, error) {
+			return func(i int, err error) {
+				answers++
+				if err == nil {
+					t.Errorf("%s %s: no error, though the reply was lost", step, acquires[i].Name)
+					return
+				}
+				wiretest.WantKind(t, err, backend.Unknown)
+			}
+		}
+		function := "acquire"
+		if n > 1 {
+			function = "acquire_all"
+		}
+		lose(function)
+		acquired := answered("acquire")
+		s.(backend.Batcher).AcquireBatch(ctx, acquires,
+			func(i int, _ backend.AcquireResult, err error) { acquired(i, err) })
+		lose(strings.Replace(function, "acquire", "release", 1))
+		released := answered("release")
+		s.(backend.Batcher).ReleaseBatch(ctx, releases,
+			func(i int, _ backend.ReleaseResult, err error) { released(i, err) })
+		if answers != 2*n {
+			t.Errorf("%d steps: %d answers", 2*n, answers)
 		}
 	}
 }
