@@ -74,6 +74,7 @@ func (p party) stands(more ...func(*backend.AcquireRequest)) {
 
 // TestFair: the first in line gets the lock first, and hears of it.
 func TestFair(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	ears := []*ear{listen(t, a.s), listen(t, b.s), listen(t, c.s)}
 	if res := a.gets(backend.Fair); res.Count != 1 {
@@ -363,6 +364,7 @@ func TestDeadFirst(t *testing.T) {
 // TestPlacesLost: owners whose lease is over come back before all others, in order, but not before
 // the one that is inside.
 func TestPlacesLost(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	on := func(owner string) party { return party{t, b.s, owner} }
 	keep := func(p party, owners ...string) backend.PlacesResult {
@@ -418,6 +420,7 @@ func TestPlacesLost(t *testing.T) {
 
 // TestHundredsInLine: of one client they take one watch, and keeping their places some requests.
 func TestHundredsInLine(t *testing.T) {
+	t.Parallel()
 	const n = 400
 	server := testservers.Etcd(t)
 	var sent counts
@@ -537,6 +540,7 @@ func (m *lined) keep(owners []string) {
 
 // TestFairModel: random steps, by owners whose session needn't be the same each time.
 func TestFairModel(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	var sessions []session

@@ -17,6 +17,7 @@ import (
 // TestFairAmongClients: one at a time, and all have their turns, whichever members die and whoever
 // gives up.
 func TestFairAmongClients(t *testing.T) {
+	t.Parallel()
 	members := testservers.EtcdCluster(t, 3)
 	var inside atomic.Int32
 	var turns [4]atomic.Int64

@@ -106,6 +106,7 @@ func TestInspectFirst(t *testing.T) {
 
 // TestInspectMany: an inspection of many holders reports, and reads, a bounded number of them.
 func TestInspectMany(t *testing.T) {
+	t.Parallel()
 	cli := connect(t, testservers.Etcd(t).Addr)
 	s := open(t, cli)
 	const many = backend.MostHolders + 234
@@ -268,6 +269,7 @@ func TestInspectWhatMoves(t *testing.T) {
 // TestListAnyName: names that go on as keys of others do, pages that end anywhere, and what is no
 // lock.
 func TestListAnyName(t *testing.T) {
+	t.Parallel()
 	cli := connect(t, testservers.Etcd(t).Addr)
 	parts := []string{
 		"a", "b", "é", "\x00", "\x01", "\x02", "\xff", "/", "\x01read/", "\x01permits/",
@@ -397,6 +399,7 @@ func TestListWhatIsHandedOn(t *testing.T) {
 // one for each lease. But for the first of all the server doesn't have to count many more keys than
 // are on a page.
 func TestListThousands(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	cli := connect(t, server.Addr)
 	var sent counts

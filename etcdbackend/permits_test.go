@@ -494,6 +494,7 @@ func (m *counted) acquire(owner string, n, asked int) (bool, error) {
 
 // TestPermitsModel: random steps, by owners whose session needn't be the same each time.
 func TestPermitsModel(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	var sessions []session

@@ -228,6 +228,7 @@ func fill(t *testing.T, cli *clientv3.Client, n int, key, value func(owner strin
 
 // An answer about a lock may be longer than the 4 MiB that a connection takes by default.
 func TestManyHolders(t *testing.T) {
+	t.Parallel()
 	cli := connect(t, testservers.Etcd(t).Addr)
 	s := open(t, cli)
 	p := party{t, s, alice}

@@ -17,6 +17,7 @@ import (
 // TestPermitsAmongClients: never more inside than there are, whichever members die, and all come
 // back.
 func TestPermitsAmongClients(t *testing.T) {
+	t.Parallel()
 	members := testservers.EtcdCluster(t, 3)
 	const limit = 6
 	var inside, most atomic.Int32

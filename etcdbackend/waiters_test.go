@@ -190,6 +190,7 @@ func TestWaitingIsKept(t *testing.T) {
 
 // TestHerd: a hand-over among many processes costs etcd fewer requests than a herd would send.
 func TestHerd(t *testing.T) {
+	t.Parallel()
 	t.Run("plain", func(t *testing.T) {
 		herd(t, 1, func(c *dlock.Client) *dlock.Locker { return c.Locker("n") })
 	})

@@ -433,6 +433,7 @@ func TestWriteSaysWhenTheLastReadIsOver(t *testing.T) {
 // A Read that ends while a step is at its name, after what is over was taken out, is no reason to
 // wait for as long as for one that is over and guarded.
 func TestAReadThatEndsDuringAStep(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	left := func(ago string) float64 {

@@ -212,6 +212,7 @@ func (b *syncBuffer) String() string {
 // A waiter that subscribes while the last hold is being released is notified, or finds the lock
 // free. It waits for a release that isn't committed yet and has seen no subscriber.
 func TestAskingBesideARelease(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	ctx, s := t.Context(), open(t, pool)

@@ -29,6 +29,7 @@ func back(name, owner string) backend.ReleaseRequest {
 
 // Steps of many goroutines share transactions, acquisitions and releases alike.
 func TestStepsShareATransaction(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	ctx, s := t.Context(), open(t, pool)
@@ -74,6 +75,7 @@ func TestStepsShareATransaction(t *testing.T) {
 // client asks now and then while it takes one turn after another. In a separate statement, each of
 // these releases would need a commit of its own.
 func TestReleasesTogetherCountWaiters(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	ctx, s, other := t.Context(), open(t, pool), open(t, pool)
@@ -100,6 +102,7 @@ func TestReleasesTogetherCountWaiters(t *testing.T) {
 // A transaction of several steps doesn't take over what it has released itself: it would have its
 // row locked in a way that guards let pass.
 func TestStepsTogetherAcquireFirst(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	ctx, s := t.Context(), open(t, pool)
@@ -117,6 +120,7 @@ func TestStepsTogetherAcquireFirst(t *testing.T) {
 
 // A row that somebody keeps locked holds up no step that goes together with others.
 func TestStepsTogetherPassARowThatIsLocked(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	ctx, s := t.Context(), open(t, pool)
@@ -162,6 +166,7 @@ func TestStepsTogetherPassARowThatIsLocked(t *testing.T) {
 // Where one statement of a transaction fails nothing of it was done, whatever the others have
 // answered: each step is carried out by itself, once.
 func TestStepsTogetherFail(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	ctx, s := t.Context(), open(t, pool)
@@ -204,6 +209,7 @@ func TestStepsTogetherFail(t *testing.T) {
 // A connection that breaks while a transaction of several steps is under way leaves each of them
 // in doubt: none is sent again.
 func TestStepsTogetherBreak(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	ctx, s := t.Context(), open(t, pool)
@@ -235,6 +241,7 @@ func TestStepsTogetherBreak(t *testing.T) {
 
 // A step whose reply is lost may have been carried out, whether it shares a transaction or not.
 func TestLostReplies(t *testing.T) {
+	t.Parallel()
 	server := testservers.Postgres(t)
 	migrate(t, connect(t, server.Addr))
 	proxy := wiretest.Must[*faults.Proxy](t)(faults.NewProxy(server.Addr, faults.Bytes))

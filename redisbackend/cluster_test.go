@@ -211,6 +211,7 @@ func TestCluster(t *testing.T) {
 // TestNothingIsAskedOfReplicas has a client prefer replicas for commands that only read. Those of a
 // lock go to masters all the same: a replica may not know yet who has it.
 func TestNothingIsAskedOfReplicas(t *testing.T) {
+	t.Parallel()
 	masters := testservers.RedisCluster(t, 3)
 	replicas := testservers.RedisClusterReplicas(t, masters)
 	asked := func() (n int) {

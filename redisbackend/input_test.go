@@ -120,4 +120,7 @@ func TestWithoutSubscriptions(t *testing.T) {
 func TestPermissions(t *testing.T) { wiretest.Permissions(t, this, testservers.Redis(t)) }
 
 // A server that answers nobody for a while delays waiters for no longer than that.
-func TestServerPauses(t *testing.T) { wiretest.Paused(t, this, testservers.Redis(t)) }
+func TestServerPauses(t *testing.T) {
+	t.Parallel()
+	wiretest.Paused(t, this, testservers.Redis(t))
+}

@@ -13,7 +13,10 @@ import (
 
 func TestInspect(t *testing.T) { wiretest.Inspect(t, this, testservers.Redis(t)) }
 
-func TestList(t *testing.T) { wiretest.List(t, this, testservers.Redis(t)) }
+func TestList(t *testing.T) {
+	t.Parallel()
+	wiretest.List(t, this, testservers.Redis(t))
+}
 
 func TestInspectPermitted(t *testing.T) { wiretest.InspectPermitted(t, this, testservers.Redis(t)) }
 

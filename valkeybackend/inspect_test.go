@@ -10,7 +10,10 @@ import (
 
 func TestInspect(t *testing.T) { wiretest.Inspect(t, this, testservers.Valkey(t)) }
 
-func TestList(t *testing.T) { wiretest.List(t, this, testservers.Valkey(t)) }
+func TestList(t *testing.T) {
+	t.Parallel()
+	wiretest.List(t, this, testservers.Valkey(t))
+}
 
 func TestInspectPermitted(t *testing.T) {
 	wiretest.InspectPermitted(t, this, testservers.Valkey(t))

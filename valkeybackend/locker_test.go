@@ -175,6 +175,7 @@ func TestWithoutSubscriptions(t *testing.T) {
 }
 
 func TestPermissions(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, server *testservers.Server) {
 		wiretest.Permissions(t, this, server)
 	})
@@ -219,4 +220,7 @@ func TestCallsReturnWithTheirContextWhileTheServerHangs(t *testing.T) {
 }
 
 // A server that answers nobody for a while delays waiters for no longer than that.
-func TestServerPauses(t *testing.T) { wiretest.Paused(t, this, testservers.Valkey(t)) }
+func TestServerPauses(t *testing.T) {
+	t.Parallel()
+	wiretest.Paused(t, this, testservers.Valkey(t))
+}

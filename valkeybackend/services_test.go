@@ -9,7 +9,10 @@ import (
 
 func TestServices(t *testing.T) { wiretest.Services(t, this, testservers.Valkey(t)) }
 
-func TestServiceInTrouble(t *testing.T) { wiretest.Troubled(t, this, testservers.Valkey(t)) }
+func TestServiceInTrouble(t *testing.T) {
+	t.Parallel()
+	wiretest.Troubled(t, this, testservers.Valkey(t))
+}
 
 func TestNodeAloneInItsView(t *testing.T) {
 	t.Parallel()

@@ -20,9 +20,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestMemory(t *testing.T) { test(t, "") }
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	test(t, "")
+}
 
-func TestRedis(t *testing.T) { test(t, testservers.Redis(t).Addr) }
+func TestRedis(t *testing.T) {
+	t.Parallel()
+	test(t, testservers.Redis(t).Addr)
+}
 
 // test runs the program until its page shows the expected rows, and stops it.
 func test(t *testing.T, redisAddr string) {

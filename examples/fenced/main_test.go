@@ -39,6 +39,7 @@ func check(t *testing.T, out, refusal string) {
 }
 
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	store := membackend.New()
 	server := httptest.NewServer(newAccount(100))
@@ -57,6 +58,7 @@ func TestMemory(t *testing.T) {
 
 // Here a process is stopped for longer than its lease.
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", server.Addr)
 	cmd.Env = append(os.Environ(), asProgram+"=1")

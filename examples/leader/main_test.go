@@ -48,6 +48,7 @@ func counted(out string) string {
 }
 
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		store := membackend.New()
@@ -65,6 +66,7 @@ func TestMemory(t *testing.T) {
 // A process that is ended doesn't fail, whether it leads or waits. A process that can't campaign
 // fails.
 func TestHowACampaignEnds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -93,6 +95,7 @@ func (plainStore) Limits() backend.Limits { return backend.Limits{} }
 
 // Here processes are killed and stopped.
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", server.Addr)
 	cmd.Env = append(os.Environ(), asProgram+"=1")

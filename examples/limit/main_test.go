@@ -28,6 +28,7 @@ its permits came back when its lease was over: 3 left
 `
 
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	store := membackend.New()
 	err := play(t.Context(), &out, store, func(url string, dies bool) process {
@@ -39,6 +40,7 @@ func TestMemory(t *testing.T) {
 }
 
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", server.Addr)
 	cmd.Env = append(os.Environ(), asProgram+"=1")

@@ -103,6 +103,7 @@ const lease = time.Minute // for locks that should not expire during a test
 
 // Free locks leave no files, and names of any kind stay in the directory.
 func TestFiles(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	b, err := NewDirBackend(dir)
 	if err != nil {
@@ -174,6 +175,7 @@ func TestUnusableDirectory(t *testing.T) {
 }
 
 func TestProcesses(t *testing.T) {
+	t.Parallel()
 	if err := run(t.Context()); err != nil {
 		t.Fatal(err)
 	}

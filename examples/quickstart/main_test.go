@@ -32,6 +32,7 @@ func program(t *testing.T, args ...string) *exec.Cmd {
 }
 
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		store := membackend.New()
@@ -46,6 +47,7 @@ func TestMemory(t *testing.T) {
 }
 
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	cmd := program(t, "-redis", server.Addr)
 	cmd.Stderr = os.Stderr
@@ -57,6 +59,7 @@ func TestRedis(t *testing.T) {
 }
 
 func TestUnusableServer(t *testing.T) {
+	t.Parallel()
 	for _, addr := range []string{"127.0.0.1:1", "no such host", "http://127.0.0.1"} {
 		cmd := program(t, "-redis", addr)
 		out, err := cmd.CombinedOutput()

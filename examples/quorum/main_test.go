@@ -17,6 +17,7 @@ const want = "the lock is held, on 3 servers\none of them is killed\nthe lock is
 	"workers have counted to 60\n"
 
 func TestInOneProcess(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	if err := run(t.Context(), &out, ""); err != nil || out.String() != want {
 		t.Errorf("error %v, and the program says\n%swant\n%s", err, &out, want)
@@ -25,6 +26,7 @@ func TestInOneProcess(t *testing.T) {
 
 // Any one of the three servers may be killed.
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	for i := range 3 {
 		servers := []*testservers.Server{
 			testservers.Redis(t), testservers.Redis(t), testservers.Redis(t),

@@ -31,6 +31,7 @@ one is deployed anew: 3 have 8 shards each
 `
 
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		store := membackend.New()
@@ -70,6 +71,7 @@ func TestDraw(t *testing.T) {
 
 // Here replicas are processes, one of which is killed.
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", server.Addr)
 	cmd.Env = append(os.Environ(), asProgram+"=1")
