@@ -220,7 +220,8 @@ func TestSetList(t *testing.T) {
 			t.Errorf("after that %q run, want %q", got, want)
 		}
 		a.SetList([]string{"x", "x"})
-		if got, want := names(a, b), []string{"b", "c", "d"}; !slices.Equal(got, want) || !strings.Contains(log.String(), `twice`) {
+		if got, want := names(a, b), []string{"b", "c", "d"}; !slices.Equal(got, want) ||
+			!strings.Contains(log.String(), "twice") {
 			t.Errorf("after a list that is wrong %q run, want %q, and the log is %s", got, want,
 				&log)
 		}

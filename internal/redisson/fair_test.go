@@ -25,8 +25,9 @@ import (
 //	force
 //	look OWNER
 //
-// and those of Redisson's in redissonFair. Times are in units. The scripts are told what time it is, and what they do for a
-// second, three or three hundred they do here for one unit, three or ten: so what is found is exact.
+// and those of Redisson's in redissonFair. Times are in units. The scripts are told what time it
+// is. What they do for a second, three or three hundred they do here for one unit, three or ten: so
+// what is found is exact.
 type lineStore struct {
 	*store
 	now *int
@@ -150,7 +151,8 @@ func (s lineStore) take(x lineStep) string {
 		return say(s.store, call(s.dialect.RenewFair([]backend.RenewRequest{{Name: "n",
 			Owner: owner, Lease: lease}})), parseRenewal)
 	case "force":
-		return say(s.store, call(s.dialect.ForceReleaseFair(backend.ForceReleaseRequest{Name: "n"})), ParseForceRelease)
+		return say(s.store, call(s.dialect.ForceReleaseFair(backend.ForceReleaseRequest{Name: "n"})),
+			ParseForceRelease)
 	case "pass":
 		s.pass(x.lease)
 		s.clock(*s.now + x.lease)
