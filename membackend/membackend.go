@@ -258,6 +258,50 @@ func checkRequest(ctx context.Context, kind backend.Kind) error {
 	return nil
 }
 
+// A step is one step of a session about one lock. Between lock and end, b.mu is locked.
+type step struct {
+	b    *Backend
+	name string
+	now  time.Time
+	o    object // without its expired parts; finish stores it
+	news
+}
+
+// begin begins a step, unless it can't be carried out. Even then, the caller must call end.
+func (st *step) begin(ctx context.Context, s *session, kind backend.Kind, name string) error {
+	st.lock(s)
+	if s.closed {
+		return refused(errClosed)
+	}
+	return st.open(ctx, kind, name)
+}
+
+func (st *step) lock(s *session) {
+	st.b = s.b
+	st.b.mu.Lock()
+}
+
+// open looks up the object of a step.
+func (st *step) open(ctx context.Context, kind backend.Kind, name string) (err error) {
+	if err := checkRequest(ctx, kind); err != nil {
+		return err
+	}
+	st.name, st.now = name, time.Now()
+	st.o, err = st.b.object(name, kind, st.now)
+	return err
+}
+
+// finish is [Backend.finish] for a step.
+func (st *step) finish(due time.Time) (granted bool) {
+	return st.b.finish(st.name, &st.o, due, st.now, &st.news)
+}
+
+// end ends a step, and then delivers its news.
+func (st *step) end() {
+	st.b.mu.Unlock()
+	st.tell()
+}
+
 // Capabilities implements [backend.Capable].
 func (s *session) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
@@ -269,29 +313,21 @@ func (s *session) Capabilities() backend.Capabilities {
 func (s *session) Acquire(
 	ctx context.Context, req backend.AcquireRequest,
 ) (res backend.AcquireResult, err error) {
-	var n news
-	defer n.tell()
-	b := s.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := s.check(ctx, req.Kind); err != nil {
-		return res, err
-	}
-	now := time.Now()
-	o, err := b.object(req.Name, req.Kind, now)
-	if err != nil {
+	var st step
+	defer st.end()
+	if err := st.begin(ctx, s, req.Kind, req.Name); err != nil {
 		return res, err
 	}
 	var wakes bool
 	switch req.Kind {
 	case backend.Read:
-		res = o.acquireRead(req, now)
+		res = st.o.acquireRead(req, st.now)
 	case backend.Permits:
-		res, wakes, err = o.acquirePermits(req, now)
+		res, wakes, err = st.o.acquirePermits(req, st.now)
 	case backend.Fair:
-		res = o.acquireFair(req, s, now)
+		res = st.o.acquireFair(req, s, st.now)
 	default:
-		res = o.acquire(req, now)
+		res = st.o.acquire(req, st.now)
 	}
 	if err != nil {
 		return res, err
@@ -300,15 +336,15 @@ func (s *session) Acquire(
 	switch {
 	case res.Acquired:
 		if req.Kind == backend.Fenced {
-			res.Token = b.number(&o.alone)
+			res.Token = s.b.number(&st.o.alone)
 		}
-		due = now.Add(req.Lease)
+		due = st.now.Add(req.Lease)
 	case req.Place > 0: // when the note or the place expires
-		due = now.Add(req.Place)
+		due = st.now.Add(req.Place)
 	}
-	b.finish(req.Name, &o, due, now, &n)
+	st.finish(due)
 	if wakes {
-		n.woken = b.waiters(req.Name)
+		st.woken = s.b.waiters(req.Name)
 	}
 	return res, nil
 }
@@ -337,82 +373,67 @@ func (s *session) waiting(waiters []*subscription) int {
 func (s *session) Release(
 	ctx context.Context, req backend.ReleaseRequest,
 ) (res backend.ReleaseResult, err error) {
-	var n news
-	defer n.tell()
-	b := s.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := checkRequest(ctx, req.Kind); err != nil {
-		return res, err
-	}
-	now := time.Now()
-	o, err := b.object(req.Name, req.Kind, now)
-	if err != nil {
+	var st step
+	defer st.end()
+	st.lock(s)
+	if err := st.open(ctx, req.Kind, req.Name); err != nil {
 		return res, err
 	}
 	var wakes bool
 	switch req.Kind {
 	case backend.Read:
-		res.Outcome, wakes = o.releaseRead(req.Owner)
+		res.Outcome, wakes = st.o.releaseRead(req.Owner)
 	case backend.Permits:
-		res.Outcome, wakes = o.releasePermits(req, now)
+		res.Outcome, wakes = st.o.releasePermits(req, st.now)
 	default:
-		res.Outcome, wakes = o.release(req, now)
+		res.Outcome, wakes = st.o.release(req, st.now)
 	}
 	var due time.Time
 	switch res.Outcome {
 	case backend.Left:
-		due = now.Add(req.Lease)
+		due = st.now.Add(req.Lease)
 	case backend.Kept:
-		due = now.Add(req.Keep)
+		due = st.now.Add(req.Keep)
 	}
-	granted := b.finish(req.Name, &o, due, now, &n)
+	granted := st.finish(due)
 	if res.Outcome == backend.Kept {
-		n.woken = b.watching(req.Name)
+		st.woken = s.b.watching(req.Name)
 	}
 	if granted || !wakes {
 		return res, nil
 	}
-	waiters := b.waiters(req.Name)
+	waiters := s.b.waiters(req.Name)
 	if req.AskWaiting && res.Outcome == backend.Freed {
 		res.Counted, res.Waiting = true, s.waiting(waiters)
 	}
-	n.woken = waiters
+	st.woken = waiters
 	return res, nil
 }
 
 func (s *session) Renew(
 	ctx context.Context, req backend.RenewRequest,
 ) (res backend.RenewResult, err error) {
-	var n news
-	defer n.tell()
-	b := s.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := s.check(ctx, req.Kind); err != nil {
-		return res, err
-	}
-	now := time.Now()
-	o, err := b.object(req.Name, req.Kind, now)
-	if err != nil {
+	var st step
+	defer st.end()
+	if err := st.begin(ctx, s, req.Kind, req.Name); err != nil {
 		return res, err
 	}
 	var wakes bool
 	switch req.Kind {
 	case backend.Read:
-		res.Held = o.renewRead(req, now)
+		res.Held = st.o.renewRead(req, st.now)
 	case backend.Permits:
-		res.Held, wakes = o.renewPermits(req, now)
+		res.Held, wakes = st.o.renewPermits(req, st.now)
 	default:
-		res.Held = o.renew(req, now)
+		res.Held = st.o.renew(req, st.now)
 	}
 	var due time.Time
 	if res.Held {
-		due = now.Add(req.Lease)
+		due = st.now.Add(req.Lease)
 	}
-	b.finish(req.Name, &o, due, now, &n)
+	st.finish(due)
 	if wakes {
-		n.woken = b.waiters(req.Name)
+		st.woken = s.b.waiters(req.Name)
 	}
 	return res, nil
 }
@@ -433,22 +454,14 @@ func (s *session) RenewBatch(
 func (s *session) ForceRelease(
 	ctx context.Context, req backend.ForceReleaseRequest,
 ) (res backend.ForceReleaseResult, err error) {
-	var n news
-	defer n.tell()
-	b := s.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := s.check(ctx, req.Kind); err != nil {
+	var st step
+	defer st.end()
+	if err := st.begin(ctx, s, req.Kind, req.Name); err != nil {
 		return res, err
 	}
-	now := time.Now()
-	o, err := b.object(req.Name, req.Kind, now)
-	if err != nil {
-		return res, err
-	}
-	res.Released = o.force(req.Kind)
-	if granted := b.finish(req.Name, &o, time.Time{}, now, &n); res.Released && !granted {
-		n.woken = b.waiters(req.Name)
+	res.Released = st.o.force(req.Kind)
+	if granted := st.finish(time.Time{}); res.Released && !granted {
+		st.woken = s.b.waiters(req.Name)
 	}
 	return res, nil
 }
@@ -457,26 +470,18 @@ func (s *session) ForceRelease(
 func (s *session) KeepPlaces(
 	ctx context.Context, req backend.PlacesRequest,
 ) (res backend.PlacesResult, err error) {
-	var n news
-	defer n.tell()
-	b := s.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := s.check(ctx, req.Kind); err != nil {
+	var st step
+	defer st.end()
+	if err := st.begin(ctx, s, req.Kind, req.Name); err != nil {
 		return res, err
 	}
-	now := time.Now()
-	o, err := b.object(req.Name, req.Kind, now)
-	if err != nil {
-		return res, err
+	due := st.now.Add(req.Place)
+	st.o.keepPlaces(req.Owners, s, due)
+	st.finish(due)
+	if slices.ContainsFunc(req.Owners, st.o.alone.by) {
+		res.Holder = st.o.alone.owner
 	}
-	due := now.Add(req.Place)
-	o.keepPlaces(req.Owners, s, due)
-	b.finish(req.Name, &o, due, now, &n)
-	if slices.ContainsFunc(req.Owners, o.alone.by) {
-		res.Holder = o.alone.owner
-	}
-	res.Remaining = o.remaining(now)
+	res.Remaining = st.o.remaining(st.now)
 	return res, nil
 }
 
