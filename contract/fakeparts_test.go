@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -154,16 +153,11 @@ func runParts(t *testing.T, fault string) {
 
 // In real time a store may take longer to choose another leader than an unlock waits for it.
 func TestPartsThatChooseALeader(t *testing.T) {
-	for _, c := range partCases {
-		if c.name == "a hold while a part hangs" {
-			continue // with the lease that it has there the hold would be lost
-		}
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				st := &partedStore{Backend: membackend.New(), fault: "a leader is chosen"}
-				h := Harness{NewStore: func(*testing.T) Store { return st.store() }}
-				c.run(newEnv(t, h, c.rule))
-			})
-		})
-	}
+	// with the lease that it has there the hold would be lost
+	cases := slices.DeleteFunc(slices.Clone(partCases), func(c testCase) bool {
+		return c.name == "a hold while a part hangs"
+	})
+	runInBubbles(t, Harness{NewStore: func(*testing.T) Store {
+		return (&partedStore{Backend: membackend.New(), fault: "a leader is chosen"}).store()
+	}}, cases)
 }

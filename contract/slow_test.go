@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -70,16 +69,22 @@ func (s slowSession) Look(
 
 func (s slowSession) Close() error { return s.in.Close() }
 
+// runInBubbles runs cases as in real time, with its leases and limits, but in bubbles of
+// testing/synctest, where waiting takes no time and the machine is never busy.
+func runInBubbles(t *testing.T, h Harness, cases []testCase) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, c.rule, func(t *testing.T) { c.run(newEnv(t, h, c.rule)) })
+		})
+	}
+}
+
 // A store is no worse for being slow.
 func TestSlowStore(t *testing.T) {
-	if apart.Run(t, 1) {
-		return
-	}
-	h := Harness{NewStore: func(*testing.T) Store {
+	runInBubbles(t, Harness{NewStore: func(*testing.T) Store {
 		st := slowStore{membackend.New(), 60 * time.Millisecond, make(chan struct{}, 1)}
 		return Store{Backend: func() backend.Backend { return st }}
-	}}
-	runCases(t, h, loadCases)
+	}}, loadCases)
 }
 
 // A farStore is one that requests to acquire take a while to reach, and no others.
@@ -104,14 +109,10 @@ func (s farSession) Acquire(
 
 // A request that is sent before a case goes on may arrive after the case's later requests.
 func TestFarStore(t *testing.T) {
-	if apart.Run(t, 1) {
-		return
-	}
-	h := Harness{NewStore: func(*testing.T) Store {
+	runInBubbles(t, Harness{NewStore: func(*testing.T) Store {
 		st := farStore{membackend.New()}
 		return Store{Backend: func() backend.Backend { return st }}
-	}}
-	runCases(t, h, waitCases)
+	}}, waitCases)
 }
 
 // A store that counts in seconds and is half of one late to end a lease says of it what it says of
