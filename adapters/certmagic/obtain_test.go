@@ -121,9 +121,9 @@ func (f *failing) Issue(
 func TestACertificateThatAnotherObtainsAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, files := membackend.New(), &certmagic.FileStorage{Path: t.TempDir()}
-		client := newClient(t, store)
+		client := fleet.NewClient(t, store)
 		none, ca := new(failing), &issuer{hook: func() { time.Sleep(5 * time.Minute) }}
-		a := newConfig(t, certmagiclock.New(files, newClient(t, store)), none)
+		a := newConfig(t, certmagiclock.New(files, fleet.NewClient(t, store)), none)
 		b := newConfig(t, certmagiclock.New(files, client), ca)
 		done := make(chan error, 2)
 		go func() { done <- a.ObtainCertAsync(t.Context(), "example.com") }()

@@ -4,25 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/certmagic"
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	certmagiclock "github.com/seed951563bd/distsync/adapters/certmagic"
-	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
 	"github.com/seed951563bd/distsync/internal/test/overview"
-	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
-	"github.com/seed951563bd/distsync/postgresbackend"
-	"github.com/seed951563bd/distsync/redisbackend"
 )
 
 func TestMain(m *testing.M) { fleet.Main(m, replica) }
@@ -36,43 +30,12 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func newClient(t *testing.T, b backend.Backend, opts ...dlock.Option) *dlock.Client {
-	c := dlock.New(b, append(opts, dlock.WithLogger(slog.New(slog.DiscardHandler)))...)
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-// onEach runs a test on memory and on a Redis. replica returns the storage of a replica: a folder
-// that all share, and a client of its own.
+// onEach runs a test on each store. replica returns the storage of a replica: a folder that all
+// share, and a client of its own.
 func onEach(t *testing.T, run func(t *testing.T, replica func() *certmagiclock.Storage)) {
-	t.Run("memory", func(t *testing.T) {
-		t.Parallel()
-		store := membackend.New()
+	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
 		files := &certmagic.FileStorage{Path: t.TempDir()}
-		run(t, func() *certmagiclock.Storage {
-			return certmagiclock.New(files, newClient(t, store))
-		})
-	})
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		server := testservers.Redis(t)
-		files := &certmagic.FileStorage{Path: t.TempDir()}
-		run(t, func() *certmagiclock.Storage {
-			rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
-			t.Cleanup(func() { rdb.Close() })
-			return certmagiclock.New(files, newClient(t, redisbackend.New(rdb)))
-		})
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		url := testservers.PostgresURL(testservers.Postgres(t).Addr)
-		files := &certmagic.FileStorage{Path: t.TempDir()}
-		run(t, func() *certmagiclock.Storage {
-			b, err := postgresbackend.Connect(url, postgresbackend.WithCreate())
-			must(t, err)
-			t.Cleanup(b.Close)
-			return certmagiclock.New(files, newClient(t, b))
-		})
+		run(t, func() *certmagiclock.Storage { return certmagiclock.New(files, connect()) })
 	})
 }
 
@@ -143,7 +106,7 @@ func TestWhoWaitsGivesUpWithTheContext(t *testing.T) {
 func TestTheContextDoesNotSayWhoLocks(t *testing.T) {
 	t.Parallel()
 	files, client := &certmagic.FileStorage{Path: t.TempDir()},
-		newClient(t, membackend.New(), dlock.WithGoroutineOwners())
+		fleet.NewClient(t, membackend.New(), dlock.WithGoroutineOwners())
 	s := certmagiclock.New(files, client)
 	ctx := dlock.WithOwner(t.Context(), dlock.NewOwner())
 	must(t, s.Lock(ctx, "example.com"))
@@ -175,7 +138,7 @@ func TestTheUnlockWorksThoughTheContextHasEnded(t *testing.T) {
 func TestUnlockOfWhatIsNotLocked(t *testing.T) {
 	t.Parallel()
 	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()},
-		newClient(t, membackend.New()))
+		fleet.NewClient(t, membackend.New()))
 	if err := s.Unlock(t.Context(), "example.com"); !errors.Is(err, dlock.ErrNotHeld) {
 		t.Errorf("it returns %v", err)
 	}
@@ -195,8 +158,9 @@ func TestRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		files := &certmagic.FileStorage{Path: t.TempDir()}
-		client := newClient(t, store)
-		a, b := certmagiclock.New(files, newClient(t, store)), certmagiclock.New(files, client)
+		client := fleet.NewClient(t, store)
+		a := certmagiclock.New(files, fleet.NewClient(t, store))
+		b := certmagiclock.New(files, client)
 		renew := func() error { return a.RenewLockLease(t.Context(), "example.com", time.Minute) }
 		lose := func() {
 			t.Helper()
@@ -233,14 +197,14 @@ func TestRenewals(t *testing.T) {
 // so nothing runs beside it.
 func TestCertmagicCleansUp(t *testing.T) {
 	store := membackend.New()
-	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, newClient(t, store))
+	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, fleet.NewClient(t, store))
 	begun, end := make(chan struct{}), make(chan struct{})
 	cfg := newConfig(t, s, &issuer{hook: func() { close(begun); <-end }})
 	done := make(chan error, 1)
 	go func() { done <- cfg.ObtainCertSync(context.Background(), "example.com") }()
 	<-begun
 	certmagic.CleanUpOwnLocks(t.Context(), zap.NewNop())
-	for held, err := range newClient(t, store).Locks(t.Context(), "") {
+	for held, err := range fleet.NewClient(t, store).Locks(t.Context(), "") {
 		must(t, err)
 		t.Errorf("after it has cleaned up %q is locked", held.Name)
 	}
@@ -249,7 +213,8 @@ func TestCertmagicCleansUp(t *testing.T) {
 }
 
 func TestWhatItIsCalled(t *testing.T) {
-	s := certmagiclock.New(&certmagic.FileStorage{Path: "/certs"}, newClient(t, membackend.New()))
+	s := certmagiclock.New(&certmagic.FileStorage{Path: "/certs"},
+		fleet.NewClient(t, membackend.New()))
 	if got := fmt.Sprint(s); !strings.Contains(got, "FileStorage:/certs") {
 		t.Errorf("it is called %q", got)
 	}
@@ -257,7 +222,7 @@ func TestWhatItIsCalled(t *testing.T) {
 
 func TestWithoutAStorageOrAClient(t *testing.T) {
 	for _, make := range []func(){
-		func() { certmagiclock.New(nil, newClient(t, membackend.New())) },
+		func() { certmagiclock.New(nil, fleet.NewClient(t, membackend.New())) },
 		func() { certmagiclock.New(&certmagic.FileStorage{}, nil) },
 	} {
 		func() {

@@ -26,7 +26,6 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/overview"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
-	"github.com/seed951563bd/distsync/postgresbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -39,43 +38,6 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func newClient(t *testing.T, b backend.Backend) *dlock.Client {
-	c := dlock.New(b, dlock.WithLogger(slog.New(slog.DiscardHandler)))
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-func redisOn(t *testing.T, addr string) backend.Backend {
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	t.Cleanup(func() { rdb.Close() })
-	return redisbackend.New(rdb)
-}
-
-// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its
-// own.
-func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
-	t.Run("memory", func(t *testing.T) {
-		t.Parallel()
-		store := membackend.New()
-		run(t, func() *dlock.Client { return newClient(t, store) })
-	})
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		server := testservers.Redis(t)
-		run(t, func() *dlock.Client { return newClient(t, redisOn(t, server.Addr)) })
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		url := testservers.PostgresURL(testservers.Postgres(t).Addr)
-		run(t, func() *dlock.Client {
-			b, err := postgresbackend.Connect(url, postgresbackend.WithCreate())
-			must(t, err)
-			t.Cleanup(b.Close)
-			return newClient(t, b)
-		})
-	})
 }
 
 // A logbook is what cron's logger was told.
@@ -134,7 +96,7 @@ func runs(t *testing.T, spec string, period time.Duration, opts ...cronlock.Opti
 		var count atomic.Int32
 		for i := range 3 {
 			c := cron.New()
-			wrap := cronlock.Wrapper(newClient(t, store), "report",
+			wrap := cronlock.Wrapper(fleet.NewClient(t, store), "report",
 				append([]cronlock.Option{cronlock.WithLogger(cron.DiscardLogger)}, opts...)...)
 			c.Schedule(skewed{schedule, time.Duration(i) * 20 * time.Millisecond},
 				wrap(cron.FuncJob(func() { count.Add(1) })))
@@ -175,7 +137,7 @@ func TestWithoutAtLeastAQuickJobRunsOnEachReplica(t *testing.T) {
 
 func TestARunIsOneReplicas(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
 		var book logbook
 		var count atomic.Int32
 		jobs := make([]cron.Job, 3)
@@ -200,10 +162,11 @@ func TestHeldAndDownAreToldApart(t *testing.T) {
 	server := testservers.Redis(t)
 	var book logbook
 	ran := false
-	job := cronlock.Wrapper(newClient(t, redisOn(t, server.Addr)), "report",
+	job := cronlock.Wrapper(fleet.NewClient(t, fleet.Redis(t, server.Addr)), "report",
 		cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { ran = true }))
 
-	must(t, newClient(t, redisOn(t, server.Addr)).Locker("cron:report").LockContext(t.Context()))
+	other := fleet.NewClient(t, fleet.Redis(t, server.Addr)).Locker("cron:report")
+	must(t, other.LockContext(t.Context()))
 	if job.Run(); ran || book.String() != "" {
 		t.Errorf("the lock is held; the job has run: %v; logged: %s", ran, &book)
 	}
@@ -231,7 +194,7 @@ func (hangingSession) Acquire(
 func TestAStoreThatHangsDelaysNoRunForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logbook
-		job := cronlock.Wrapper(newClient(t, hanging{membackend.New()}), "report",
+		job := cronlock.Wrapper(fleet.NewClient(t, hanging{membackend.New()}), "report",
 			cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { t.Error("the job has run") }))
 		began := time.Now()
 		job.Run()
@@ -247,7 +210,7 @@ func TestTheContextOfAFuncEndsWithItsLock(t *testing.T) {
 		store := membackend.New()
 		var book logbook
 		var cause error
-		job := cronlock.Wrapper(newClient(t, store), "report",
+		job := cronlock.Wrapper(fleet.NewClient(t, store), "report",
 			cronlock.WithLogger(book.errors()))(cronlock.Func(func(ctx context.Context) error {
 			<-ctx.Done()
 			cause = context.Cause(ctx)
@@ -256,7 +219,7 @@ func TestTheContextOfAFuncEndsWithItsLock(t *testing.T) {
 		done := make(chan struct{})
 		go func() { job.Run(); close(done) }()
 		synctest.Wait()
-		_, err := newClient(t, store).Locker("cron:report").ForceUnlock(t.Context())
+		_, err := fleet.NewClient(t, store).Locker("cron:report").ForceUnlock(t.Context())
 		must(t, err)
 		<-done
 		if !errors.Is(cause, dlock.ErrLost) {
@@ -270,7 +233,7 @@ func TestTheContextOfAFuncEndsWithItsLock(t *testing.T) {
 
 func TestAJobThatPanicsGivesItsLockBack(t *testing.T) {
 	t.Parallel()
-	client := newClient(t, membackend.New())
+	client := fleet.NewClient(t, membackend.New())
 	var book logbook
 	lock, recover := cronlock.Wrapper(client, "report", cronlock.WithAtLeast(0)),
 		cron.Recover(book.errors())
@@ -298,7 +261,7 @@ func TestRunsDoNotOverlap(t *testing.T) {
 			var all sync.WaitGroup
 			for range 2 {
 				chain := []cron.JobWrapper{
-					mode, cronlock.Wrapper(newClient(t, store), "report", cronlock.WithAtLeast(0),
+					mode, cronlock.Wrapper(fleet.NewClient(t, store), "report", cronlock.WithAtLeast(0),
 						cronlock.WithLogger(cron.DiscardLogger)),
 				}
 				if !outside {
@@ -329,9 +292,9 @@ func TestAnAtLeastTimeLongerThanThePeriodIsTold(t *testing.T) {
 		store := membackend.New()
 		var book, others logbook
 		ran := 0
-		job := cronlock.Wrapper(newClient(t, store), "report", cronlock.WithAtLeast(3*time.Second),
+		job := cronlock.Wrapper(fleet.NewClient(t, store), "report", cronlock.WithAtLeast(3*time.Second),
 			cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { ran++ }))
-		other := cronlock.Wrapper(newClient(t, store), "report",
+		other := cronlock.Wrapper(fleet.NewClient(t, store), "report",
 			cronlock.WithLogger(others.errors()))(cron.FuncJob(func() { ran++ }))
 		for range 2 {
 			job.Run()
@@ -351,7 +314,7 @@ func TestAnAtLeastTimeLongerThanThePeriodIsTold(t *testing.T) {
 }
 
 func TestWhatCannotBe(t *testing.T) {
-	client := newClient(t, membackend.New())
+	client := fleet.NewClient(t, membackend.New())
 	for name, make := range map[string]func(){
 		"without a client":   func() { cronlock.Wrapper(nil, "report") },
 		"without a name":     func() { cronlock.Wrapper(client, "") },

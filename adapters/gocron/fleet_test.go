@@ -16,18 +16,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	gocronlock "github.com/seed951563bd/distsync/adapters/gocron"
-	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
-
-func redisOn(t *testing.T, addr string) backend.Backend {
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	t.Cleanup(func() { rdb.Close() })
-	return redisbackend.New(rdb)
-}
 
 // replica is a process with a scheduler, whose jobs are fired by order: "quick NAME", or "hang
 // NAME", which doesn't end; and "elect" makes a job that runs again and again on the leader. It

@@ -15,17 +15,12 @@ import (
 
 	"github.com/go-co-op/gocron/v2"
 	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
 
 	gocronlock "github.com/seed951563bd/distsync/adapters/gocron"
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
 	"github.com/seed951563bd/distsync/internal/test/overview"
-	"github.com/seed951563bd/distsync/internal/test/testservers"
-	"github.com/seed951563bd/distsync/membackend"
-	"github.com/seed951563bd/distsync/postgresbackend"
-	"github.com/seed951563bd/distsync/redisbackend"
 )
 
 func TestMain(m *testing.M) { fleet.Main(m, replica) }
@@ -41,41 +36,6 @@ func must(t *testing.T, err error) {
 
 // lease is how late a loss is found, at the most, and three times that.
 const lease = 3 * time.Second
-
-// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its
-// own.
-func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
-	t.Run("memory", func(t *testing.T) {
-		t.Parallel()
-		store := membackend.New()
-		run(t, func() *dlock.Client { return newClient(t, store, dlock.WithLease(lease)) })
-	})
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		server := testservers.Redis(t)
-		run(t, func() *dlock.Client {
-			rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
-			t.Cleanup(func() { rdb.Close() })
-			return newClient(t, redisbackend.New(rdb), dlock.WithLease(lease))
-		})
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		url := testservers.PostgresURL(testservers.Postgres(t).Addr)
-		run(t, func() *dlock.Client {
-			b, err := postgresbackend.Connect(url, postgresbackend.WithCreate())
-			must(t, err)
-			t.Cleanup(b.Close)
-			return newClient(t, b, dlock.WithLease(lease))
-		})
-	})
-}
-
-func newClient(t *testing.T, b backend.Backend, opts ...dlock.Option) *dlock.Client {
-	c := dlock.New(b, append(opts, dlock.WithLogger(slog.New(slog.DiscardHandler)))...)
-	t.Cleanup(func() { c.Close() })
-	return c
-}
 
 // newScheduler returns a scheduler that runs, until the end of the test.
 func newScheduler(t *testing.T, opts ...gocron.SchedulerOption) gocron.Scheduler {

@@ -21,13 +21,11 @@ import (
 	_ "modernc.org/sqlite"
 
 	gooselock "github.com/seed951563bd/distsync/adapters/goose"
-	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
 	"github.com/seed951563bd/distsync/internal/test/overview"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
-	"github.com/seed951563bd/distsync/postgresbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -40,41 +38,6 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func newClient(t *testing.T, b backend.Backend, opts ...dlock.Option) *dlock.Client {
-	c := dlock.New(b, append(opts, dlock.WithLogger(slog.New(slog.DiscardHandler)))...)
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its
-// own.
-func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
-	t.Run("memory", func(t *testing.T) {
-		t.Parallel()
-		store := membackend.New()
-		run(t, func() *dlock.Client { return newClient(t, store) })
-	})
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		server := testservers.Redis(t)
-		run(t, func() *dlock.Client {
-			rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
-			t.Cleanup(func() { rdb.Close() })
-			return newClient(t, redisbackend.New(rdb))
-		})
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		url := testservers.PostgresURL(testservers.Postgres(t).Addr)
-		run(t, func() *dlock.Client {
-			b, err := postgresbackend.Connect(url, postgresbackend.WithCreate())
-			must(t, err)
-			t.Cleanup(b.Close)
-			return newClient(t, b)
-		})
-	})
 }
 
 func open(file string) (*sql.DB, error) {
@@ -105,7 +68,7 @@ func TestReplicasMigrateOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			onEach(t, func(t *testing.T, connect func() *dlock.Client) {
+			fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
 				file := filepath.Join(t.TempDir(), "db")
 				var ran atomic.Int32
 				var all sync.WaitGroup
@@ -138,7 +101,7 @@ func TestReplicasMigrateOnce(t *testing.T) {
 
 func TestWhoWaitsGivesUpWithTheContext(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
 		a, b := gooselock.New(connect(), "migrations"), gooselock.New(connect(), "migrations")
 		must(t, a.Lock(t.Context(), nil))
 		for _, l := range []*gooselock.Locker{a, b} {
@@ -159,7 +122,7 @@ func TestWhoWaitsGivesUpWithTheContext(t *testing.T) {
 // goose lets the next Up lock before the last one has unlocked.
 func TestTheNextLockMayComeBeforeTheUnlock(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
 		l := gooselock.New(connect(), "migrations")
 		ctx := t.Context()
 		inside := 0
@@ -187,7 +150,7 @@ func TestTheNextLockMayComeBeforeTheUnlock(t *testing.T) {
 // Two that migrate exclude each other, whichever owner their context names.
 func TestTheContextDoesNotSayWhoLocks(t *testing.T) {
 	t.Parallel()
-	client := newClient(t, membackend.New(), dlock.WithGoroutineOwners())
+	client := fleet.NewClient(t, membackend.New(), dlock.WithGoroutineOwners())
 	a, b := gooselock.New(client, "migrations"), gooselock.New(client, "migrations")
 	ctx := dlock.WithOwner(t.Context(), dlock.NewOwner())
 	must(t, a.Lock(ctx, nil))
@@ -206,9 +169,9 @@ func TestTheContextDoesNotSayWhoLocks(t *testing.T) {
 func TestALossIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		l := gooselock.New(newClient(t, store), "migrations")
+		l := gooselock.New(fleet.NewClient(t, store), "migrations")
 		must(t, l.Lock(t.Context(), nil))
-		_, err := newClient(t, store).Locker("migrations").ForceUnlock(t.Context())
+		_, err := fleet.NewClient(t, store).Locker("migrations").ForceUnlock(t.Context())
 		must(t, err)
 		time.Sleep(dlock.DefaultLease)
 
@@ -236,7 +199,7 @@ func TestTheStoreIsDown(t *testing.T) {
 	server := testservers.Redis(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
 	t.Cleanup(func() { rdb.Close() })
-	l := gooselock.New(newClient(t, redisbackend.New(rdb)), "migrations")
+	l := gooselock.New(fleet.NewClient(t, redisbackend.New(rdb)), "migrations")
 	server.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -262,7 +225,7 @@ func TestALossIsToldByUp(t *testing.T) {
 			db, err := open(filepath.Join(t.TempDir(), "db"))
 			must(t, err)
 			defer db.Close()
-			client := newClient(t, membackend.New())
+			client := fleet.NewClient(t, membackend.New())
 			provider, err := newProvider(db, option(gooselock.New(client, "migrations")), func() {
 				_, err := client.Locker("migrations").ForceUnlock(t.Context())
 				must(t, err)
@@ -282,7 +245,7 @@ func TestALossIsToldByUp(t *testing.T) {
 // A migration that fails, or whose context ends in its middle, gives the lock back.
 func TestAMigrationThatFailsGivesTheLockBack(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
 		db, err := open(filepath.Join(t.TempDir(), "db"))
 		must(t, err)
 		defer db.Close()
@@ -313,7 +276,7 @@ func TestAMigrationThatFailsGivesTheLockBack(t *testing.T) {
 }
 
 func TestWhatCannotBe(t *testing.T) {
-	client := newClient(t, membackend.New())
+	client := fleet.NewClient(t, membackend.New())
 	for name, make := range map[string]func(){
 		"without a client": func() { gooselock.New(nil, "migrations") },
 		"without a name":   func() { gooselock.New(client, "") },

@@ -33,7 +33,6 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/overview"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
-	"github.com/seed951563bd/distsync/postgresbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -46,41 +45,6 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func newClient(t *testing.T, b backend.Backend) *dlock.Client {
-	c := dlock.New(b, dlock.WithLogger(slog.New(slog.DiscardHandler)))
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its
-// own.
-func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
-	t.Run("memory", func(t *testing.T) {
-		t.Parallel()
-		store := membackend.New()
-		run(t, func() *dlock.Client { return newClient(t, store) })
-	})
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		server := testservers.Redis(t)
-		run(t, func() *dlock.Client {
-			rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
-			t.Cleanup(func() { rdb.Close() })
-			return newClient(t, redisbackend.New(rdb))
-		})
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		url := testservers.PostgresURL(testservers.Postgres(t).Addr)
-		run(t, func() *dlock.Client {
-			b, err := postgresbackend.Connect(url, postgresbackend.WithCreate())
-			must(t, err)
-			t.Cleanup(b.Close)
-			return newClient(t, b)
-		})
-	})
 }
 
 // A hooked driver calls a function before each migration.
@@ -128,7 +92,7 @@ func nothing() {}
 // The tests that each driver of migrate has to pass.
 func TestMigratesOwn(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
 		files, err := open(filepath.Join(t.TempDir(), "db"))
 		must(t, err)
 		driver := migratelock.New(files, connect(), "migrations")
@@ -139,7 +103,7 @@ func TestMigratesOwn(t *testing.T) {
 
 func TestReplicasMigrateOnce(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
 		file := filepath.Join(t.TempDir(), "db")
 		var ran atomic.Int32
 		var all sync.WaitGroup
@@ -167,11 +131,12 @@ func TestReplicasMigrateOnce(t *testing.T) {
 func TestNoLockComesAfterMigrateHasGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		other := newClient(t, store).Locker("migrations")
+		other := fleet.NewClient(t, store).Locker("migrations")
 		must(t, other.LockContext(t.Context()))
 		files, err := new(stub.Stub).Open("stub://")
 		must(t, err)
-		m, err := newMigrate(migratelock.New(files, newClient(t, store), "migrations"), nothing)
+		m, err := newMigrate(migratelock.New(files, fleet.NewClient(t, store), "migrations"),
+			nothing)
 		must(t, err)
 
 		began := time.Now()
@@ -195,11 +160,11 @@ func TestNoLockComesAfterMigrateHasGivenUp(t *testing.T) {
 func TestALockThatMigrateHasLeftIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		other := newClient(t, store).Locker("migrations")
+		other := fleet.NewClient(t, store).Locker("migrations")
 		must(t, other.LockContext(t.Context()))
 		files, err := new(stub.Stub).Open("stub://")
 		must(t, err)
-		m, err := newMigrate(migratelock.New(files, newClient(t, store), "migrations",
+		m, err := newMigrate(migratelock.New(files, fleet.NewClient(t, store), "migrations",
 			migratelock.WithWait(time.Hour)), nothing)
 		must(t, err)
 		if err := m.Up(); !errors.Is(err, migrate.ErrLockTimeout) {
@@ -219,11 +184,11 @@ func TestALockThatMigrateHasLeftIsGivenBack(t *testing.T) {
 func TestALockThatWaitsEndsWhenTheDriverIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		other := newClient(t, store).Locker("migrations")
+		other := fleet.NewClient(t, store).Locker("migrations")
 		must(t, other.LockContext(t.Context()))
 		files, err := new(stub.Stub).Open("stub://")
 		must(t, err)
-		d := migratelock.New(files, newClient(t, store), "migrations",
+		d := migratelock.New(files, fleet.NewClient(t, store), "migrations",
 			migratelock.WithWait(time.Hour))
 		locked := make(chan error, 1)
 		go func() { locked <- d.Lock() }()
@@ -265,7 +230,7 @@ func TestAStoreThatHangsKeepsNoLockWaitingForLong(t *testing.T) {
 		migratelock.DefaultWait: 10 * time.Second,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			d := migratelock.New(new(stub.Stub), newClient(t, hanging{membackend.New()}),
+			d := migratelock.New(new(stub.Stub), fleet.NewClient(t, hanging{membackend.New()}),
 				"migrations", migratelock.WithWait(wait))
 			began := time.Now()
 			err := d.Lock()
@@ -283,9 +248,9 @@ func TestALossIsTold(t *testing.T) {
 		store := membackend.New()
 		files, err := new(stub.Stub).Open("stub://")
 		must(t, err)
-		d := migratelock.New(files, newClient(t, store), "migrations")
+		d := migratelock.New(files, fleet.NewClient(t, store), "migrations")
 		m, err := newMigrate(d, func() {
-			_, err := newClient(t, store).Locker("migrations").ForceUnlock(t.Context())
+			_, err := fleet.NewClient(t, store).Locker("migrations").ForceUnlock(t.Context())
 			must(t, err)
 			time.Sleep(dlock.DefaultLease)
 			if err := d.Lock(); !errors.Is(err, database.ErrLocked) ||
@@ -312,7 +277,7 @@ func TestALossIsTold(t *testing.T) {
 // Every operation of migrate that locks gives the lock back, also if it fails.
 func TestAMigrateThatFailsGivesTheLockBack(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
 		files, err := open(filepath.Join(t.TempDir(), "db"))
 		must(t, err)
 		client := connect()
@@ -384,7 +349,7 @@ func TestTheStoreIsDown(t *testing.T) {
 	server := testservers.Redis(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
 	t.Cleanup(func() { rdb.Close() })
-	d := migratelock.New(&stub.Stub{}, newClient(t, redisbackend.New(rdb)), "migrations",
+	d := migratelock.New(&stub.Stub{}, fleet.NewClient(t, redisbackend.New(rdb)), "migrations",
 		migratelock.WithWait(time.Second))
 	server.Kill()
 	if err := d.Lock(); !errors.Is(err, dlock.ErrUnavailable) ||
@@ -395,7 +360,7 @@ func TestTheStoreIsDown(t *testing.T) {
 
 func TestOpen(t *testing.T) {
 	t.Parallel()
-	client := newClient(t, membackend.New())
+	client := fleet.NewClient(t, membackend.New())
 	a, err := migratelock.New(new(stub.Stub), client, "migrations", migratelock.WithWait(0)).
 		Open("stub://")
 	must(t, err)
@@ -410,7 +375,7 @@ func TestOpen(t *testing.T) {
 }
 
 func TestWhatCannotBe(t *testing.T) {
-	client := newClient(t, membackend.New())
+	client := fleet.NewClient(t, membackend.New())
 	for name, make := range map[string]func(){
 		"without a driver": func() { migratelock.New(nil, client, "migrations") },
 		"without a client": func() { migratelock.New(new(stub.Stub), nil, "migrations") },
