@@ -50,13 +50,18 @@ const (
 `
 	locksMany = `(k.owner IS NULL OR k.expires <= clock_timestamp()) FOR UPDATE SKIP LOCKED) q;
 `
-	updatesRow = `		UPDATE "distsync".distsync_v1_lock k SET kind = 1, shared = false, owner = p_owner, count = 1, kept = false, expires = t + lease,
-			token = greatest(k.token + 1, "distsync".distsync_v1_us(t)) WHERE k.name = p_name RETURNING k.token INTO num;
+	updatesRow = `		UPDATE "distsync".distsync_v1_lock k
+			SET kind = 1, shared = false, owner = p_owner, count = 1, kept = false,
+				expires = t + lease, token = greatest(k.token + 1, "distsync".distsync_v1_us(t))
+			WHERE k.name = p_name RETURNING k.token INTO num;
 `
-	updatesMany = `	RETURN QUERY UPDATE "distsync".distsync_v1_lock k SET owner = u.owner, count = 1, kept = false, shared = false,
-		expires = t + u.lease * interval '1 millisecond', token = greatest(k.token + 1, "distsync".distsync_v1_us(t))
+	updatesMany = `	RETURN QUERY UPDATE "distsync".distsync_v1_lock k
+		SET owner = u.owner, count = 1, kept = false, shared = false,
+			expires = t + u.lease * interval '1 millisecond',
+			token = greatest(k.token + 1, "distsync".distsync_v1_us(t))
 		FROM unnest(p_names, p_owners, p_leases) WITH ORDINALITY AS u (name, owner, lease, i)
-		WHERE k.name = ANY (won) AND k.name = u.name RETURNING u.i, k.token, NULL::bigint, k.asked > t;
+		WHERE k.name = ANY (won) AND k.name = u.name
+		RETURNING u.i, k.token, NULL::bigint, k.asked > t;
 `
 )
 
