@@ -825,86 +825,15 @@ func TestServerDies(t *testing.T) {
 }
 
 func TestErrorsOfTheServer(t *testing.T) {
-	onServers(t, testErrorsOfTheServer)
+	onServers(t, func(t *testing.T, server *testservers.Server) {
+		wiretest.ServerErrors(t, this, server)
+	})
 }
 
-func testErrorsOfTheServer(t *testing.T, server *testservers.Server) {
-	ctx := t.Context()
-	admin := admin(t, server.Addr)
-	all := open(t, connect(t, server.Addr))
-	allow := func(user string, rules ...string) session {
-		t.Helper()
-		args := append([]string{"ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all"},
-			rules...)
-		server.Do(args...)
-		return open(t, connect(t, server.Addr, as(user)))
-	}
-	hold := func() {
-		admin.FlushAll(ctx)
-		wiretest.Must[backend.AcquireResult](t)(all.Acquire(ctx, acquire(alice)))
-	}
+func TestPasswords(t *testing.T) { onServers(t, testPasswords) }
 
-	t.Run("no permission for scripts", func(t *testing.T) {
-		s := allow("a", "-evalsha", "-eval")
-		hold()
-		for _, step := range steps[:5] {
-			wantKind(t, step.Run(ctx, s), backend.Refused)
-		}
-		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
-	})
-	t.Run("no permission for the key", func(t *testing.T) {
-		s := allow("b", "resetkeys", "~other")
-		hold()
-		for _, step := range steps {
-			wantKind(t, step.Run(ctx, s), backend.Refused)
-		}
-		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
-	})
-	t.Run("no permission for the channel as a key", func(t *testing.T) {
-		s := allow("c", "resetkeys", "~n")
-		admin.FlushAll(ctx)
-		for range 2 {
-			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
-		}
-		for i, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed,
-			backend.NotHeld} {
-			ask := release(alice)
-			ask.AskWaiting = i == 1
-			if res, err := s.Release(ctx, ask); res.Outcome != want || err != nil {
-				t.Errorf("release %d: %v, %v; want %v", i, res.Outcome, err, want)
-			}
-		}
-		wantHash(t, admin, "n", map[string]string{}, -2) // it is free, and nobody was told
-	})
-	t.Run("no permission to publish", func(t *testing.T) {
-		s := allow("d", "resetchannels")
-		hold()
-		_, err := s.Release(ctx, release(alice))
-		wantKind(t, err, backend.Unknown)
-		wantHash(t, admin, "n", map[string]string{}, -2) // it is free, although
-	})
-	t.Run("no permission inside the script", func(t *testing.T) {
-		s := allow("e", "-pexpire")
-		for range 2 {
-			admin.FlushAll(ctx)
-			_, err := s.Acquire(ctx, acquire(alice))
-			wantKind(t, err, backend.Unknown)
-			wantHash(t, admin, "n", map[string]string{alice: "1"}, -1) // it is locked, although
-			admin.FlushAll(ctx)
-			_, err = s.Acquire(ctx, acquire(alice))
-			wantKind(t, err, backend.Refused)
-			wantHash(t, admin, "n", map[string]string{}, -2) // it wasn't sent
-		}
-		server.Do("ACL", "SETUSER", "e", "+pexpire")
-		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
-	})
-	t.Run("no permission to count", func(t *testing.T) {
-		s := allow("f", "-hget")
-		hold()
-		_, err := s.Acquire(ctx, reenter(alice))
-		wantKind(t, err, backend.Unknown)
-		wantHash(t, admin, "n", map[string]string{alice: "2"}, lease)
-	})
+func testPasswords(t *testing.T, server *testservers.Server) {
+	ctx := t.Context()
 	t.Run("wrong password", func(t *testing.T) {
 		if _, err := dial(t, server.Addr, as("nobody")); err == nil ||
 			!strings.Contains(err.Error(), "WRONGPASS") {
@@ -932,31 +861,5 @@ func testErrorsOfTheServer(t *testing.T, server *testservers.Server) {
 		with := redis.NewClient(&redis.Options{Addr: server.Addr, Password: "secret"})
 		defer with.Close()
 		wiretest.Must[string](t)(with.ConfigSet(ctx, "requirepass", "").Result())
-	})
-	t.Run("no memory", func(t *testing.T) {
-		admin.FlushAll(ctx)
-		admin.ConfigSet(ctx, "maxmemory", "1")
-		defer admin.ConfigSet(ctx, "maxmemory", "0")
-		_, err := all.Acquire(ctx, acquire(alice))
-		wantKind(t, err, backend.Retry)
-		wantHash(t, admin, "n", map[string]string{}, -2)
-	})
-	t.Run("no replicas", func(t *testing.T) {
-		hold()
-		admin.ConfigSet(ctx, "min-replicas-to-write", "1")
-		defer admin.ConfigSet(ctx, "min-replicas-to-write", "0")
-		for _, step := range steps[:wiretest.Writing] {
-			wantKind(t, step.Run(ctx, all), backend.Retry)
-		}
-		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
-	})
-	t.Run("replica", func(t *testing.T) {
-		hold()
-		server.Do("REPLICAOF", "127.0.0.1", "1")
-		defer server.Do("REPLICAOF", "NO", "ONE")
-		for _, step := range steps[:wiretest.Writing] {
-			wantKind(t, step.Run(ctx, all), backend.Retry)
-		}
-		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
 	})
 }

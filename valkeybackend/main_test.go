@@ -34,7 +34,6 @@ var (
 	renew    = wiretest.Renew
 	steps    = wiretest.Steps
 	wantKind = wiretest.WantKind
-	wantHash = wiretest.WantHash
 
 	subscribe = wiretest.Subscribe
 	free      = wiretest.Free

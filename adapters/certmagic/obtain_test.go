@@ -27,6 +27,7 @@ import (
 	certmagiclock "github.com/seed951563bd/distsync/adapters/certmagic"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
+	"github.com/seed951563bd/distsync/internal/test/stores"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
@@ -121,9 +122,9 @@ func (f *failing) Issue(
 func TestACertificateThatAnotherObtainsAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, files := membackend.New(), &certmagic.FileStorage{Path: t.TempDir()}
-		client := fleet.NewClient(t, store)
+		client := stores.NewClient(t, store)
 		none, ca := new(failing), &issuer{hook: func() { time.Sleep(5 * time.Minute) }}
-		a := newConfig(t, certmagiclock.New(files, fleet.NewClient(t, store)), none)
+		a := newConfig(t, certmagiclock.New(files, stores.NewClient(t, store)), none)
 		b := newConfig(t, certmagiclock.New(files, client), ca)
 		done := make(chan error, 2)
 		go func() { done <- a.ObtainCertAsync(t.Context(), "example.com") }()

@@ -16,6 +16,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
 	"github.com/seed951563bd/distsync/internal/test/overview"
+	"github.com/seed951563bd/distsync/internal/test/stores"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -33,7 +34,7 @@ func must(t *testing.T, err error) {
 // onEach runs a test on each store. replica returns the storage of a replica: a folder that all
 // share, and a client of its own.
 func onEach(t *testing.T, run func(t *testing.T, replica func() *certmagiclock.Storage)) {
-	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	stores.Each(t, func(t *testing.T, connect func() *dlock.Client) {
 		files := &certmagic.FileStorage{Path: t.TempDir()}
 		run(t, func() *certmagiclock.Storage { return certmagiclock.New(files, connect()) })
 	})
@@ -106,7 +107,7 @@ func TestWhoWaitsGivesUpWithTheContext(t *testing.T) {
 func TestTheContextDoesNotSayWhoLocks(t *testing.T) {
 	t.Parallel()
 	files, client := &certmagic.FileStorage{Path: t.TempDir()},
-		fleet.NewClient(t, membackend.New(), dlock.WithGoroutineOwners())
+		stores.NewClient(t, membackend.New(), dlock.WithGoroutineOwners())
 	s := certmagiclock.New(files, client)
 	ctx := dlock.WithOwner(t.Context(), dlock.NewOwner())
 	must(t, s.Lock(ctx, "example.com"))
@@ -138,7 +139,7 @@ func TestTheUnlockWorksThoughTheContextHasEnded(t *testing.T) {
 func TestUnlockOfWhatIsNotLocked(t *testing.T) {
 	t.Parallel()
 	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()},
-		fleet.NewClient(t, membackend.New()))
+		stores.NewClient(t, membackend.New()))
 	if err := s.Unlock(t.Context(), "example.com"); !errors.Is(err, dlock.ErrNotHeld) {
 		t.Errorf("it returns %v", err)
 	}
@@ -158,8 +159,8 @@ func TestRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		files := &certmagic.FileStorage{Path: t.TempDir()}
-		client := fleet.NewClient(t, store)
-		a := certmagiclock.New(files, fleet.NewClient(t, store))
+		client := stores.NewClient(t, store)
+		a := certmagiclock.New(files, stores.NewClient(t, store))
 		b := certmagiclock.New(files, client)
 		renew := func() error { return a.RenewLockLease(t.Context(), "example.com", time.Minute) }
 		lose := func() {
@@ -197,14 +198,14 @@ func TestRenewals(t *testing.T) {
 // so nothing runs beside it.
 func TestCertmagicCleansUp(t *testing.T) {
 	store := membackend.New()
-	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, fleet.NewClient(t, store))
+	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, stores.NewClient(t, store))
 	begun, end := make(chan struct{}), make(chan struct{})
 	cfg := newConfig(t, s, &issuer{hook: func() { close(begun); <-end }})
 	done := make(chan error, 1)
 	go func() { done <- cfg.ObtainCertSync(context.Background(), "example.com") }()
 	<-begun
 	certmagic.CleanUpOwnLocks(t.Context(), zap.NewNop())
-	for held, err := range fleet.NewClient(t, store).Locks(t.Context(), "") {
+	for held, err := range stores.NewClient(t, store).Locks(t.Context(), "") {
 		must(t, err)
 		t.Errorf("after it has cleaned up %q is locked", held.Name)
 	}
@@ -214,7 +215,7 @@ func TestCertmagicCleansUp(t *testing.T) {
 
 func TestWhatItIsCalled(t *testing.T) {
 	s := certmagiclock.New(&certmagic.FileStorage{Path: "/certs"},
-		fleet.NewClient(t, membackend.New()))
+		stores.NewClient(t, membackend.New()))
 	if got := fmt.Sprint(s); !strings.Contains(got, "FileStorage:/certs") {
 		t.Errorf("it is called %q", got)
 	}
@@ -222,7 +223,7 @@ func TestWhatItIsCalled(t *testing.T) {
 
 func TestWithoutAStorageOrAClient(t *testing.T) {
 	for _, make := range []func(){
-		func() { certmagiclock.New(nil, fleet.NewClient(t, membackend.New())) },
+		func() { certmagiclock.New(nil, stores.NewClient(t, membackend.New())) },
 		func() { certmagiclock.New(&certmagic.FileStorage{}, nil) },
 	} {
 		func() {

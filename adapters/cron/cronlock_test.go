@@ -24,6 +24,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
 	"github.com/seed951563bd/distsync/internal/test/overview"
+	"github.com/seed951563bd/distsync/internal/test/stores"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
@@ -96,7 +97,7 @@ func runs(t *testing.T, spec string, period time.Duration, opts ...cronlock.Opti
 		var count atomic.Int32
 		for i := range 3 {
 			c := cron.New()
-			wrap := cronlock.Wrapper(fleet.NewClient(t, store), "report",
+			wrap := cronlock.Wrapper(stores.NewClient(t, store), "report",
 				append([]cronlock.Option{cronlock.WithLogger(cron.DiscardLogger)}, opts...)...)
 			c.Schedule(skewed{schedule, time.Duration(i) * 20 * time.Millisecond},
 				wrap(cron.FuncJob(func() { count.Add(1) })))
@@ -137,7 +138,7 @@ func TestWithoutAtLeastAQuickJobRunsOnEachReplica(t *testing.T) {
 
 func TestARunIsOneReplicas(t *testing.T) {
 	t.Parallel()
-	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	stores.Each(t, func(t *testing.T, connect func() *dlock.Client) {
 		var book logbook
 		var count atomic.Int32
 		jobs := make([]cron.Job, 3)
@@ -162,10 +163,10 @@ func TestHeldAndDownAreToldApart(t *testing.T) {
 	server := testservers.Redis(t)
 	var book logbook
 	ran := false
-	job := cronlock.Wrapper(fleet.NewClient(t, fleet.Redis(t, server.Addr)), "report",
+	job := cronlock.Wrapper(stores.NewClient(t, stores.Redis(t, server.Addr)), "report",
 		cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { ran = true }))
 
-	other := fleet.NewClient(t, fleet.Redis(t, server.Addr)).Locker("cron:report")
+	other := stores.NewClient(t, stores.Redis(t, server.Addr)).Locker("cron:report")
 	must(t, other.LockContext(t.Context()))
 	if job.Run(); ran || book.String() != "" {
 		t.Errorf("the lock is held; the job has run: %v; logged: %s", ran, &book)
@@ -194,7 +195,7 @@ func (hangingSession) Acquire(
 func TestAStoreThatHangsDelaysNoRunForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logbook
-		job := cronlock.Wrapper(fleet.NewClient(t, hanging{membackend.New()}), "report",
+		job := cronlock.Wrapper(stores.NewClient(t, hanging{membackend.New()}), "report",
 			cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { t.Error("the job has run") }))
 		began := time.Now()
 		job.Run()
@@ -210,7 +211,7 @@ func TestTheContextOfAFuncEndsWithItsLock(t *testing.T) {
 		store := membackend.New()
 		var book logbook
 		var cause error
-		job := cronlock.Wrapper(fleet.NewClient(t, store), "report",
+		job := cronlock.Wrapper(stores.NewClient(t, store), "report",
 			cronlock.WithLogger(book.errors()))(cronlock.Func(func(ctx context.Context) error {
 			<-ctx.Done()
 			cause = context.Cause(ctx)
@@ -219,7 +220,7 @@ func TestTheContextOfAFuncEndsWithItsLock(t *testing.T) {
 		done := make(chan struct{})
 		go func() { job.Run(); close(done) }()
 		synctest.Wait()
-		_, err := fleet.NewClient(t, store).Locker("cron:report").ForceUnlock(t.Context())
+		_, err := stores.NewClient(t, store).Locker("cron:report").ForceUnlock(t.Context())
 		must(t, err)
 		<-done
 		if !errors.Is(cause, dlock.ErrLost) {
@@ -233,7 +234,7 @@ func TestTheContextOfAFuncEndsWithItsLock(t *testing.T) {
 
 func TestAJobThatPanicsGivesItsLockBack(t *testing.T) {
 	t.Parallel()
-	client := fleet.NewClient(t, membackend.New())
+	client := stores.NewClient(t, membackend.New())
 	var book logbook
 	lock, recover := cronlock.Wrapper(client, "report", cronlock.WithAtLeast(0)),
 		cron.Recover(book.errors())
@@ -261,7 +262,8 @@ func TestRunsDoNotOverlap(t *testing.T) {
 			var all sync.WaitGroup
 			for range 2 {
 				chain := []cron.JobWrapper{
-					mode, cronlock.Wrapper(fleet.NewClient(t, store), "report", cronlock.WithAtLeast(0),
+					mode, cronlock.Wrapper(stores.NewClient(t, store), "report",
+						cronlock.WithAtLeast(0),
 						cronlock.WithLogger(cron.DiscardLogger)),
 				}
 				if !outside {
@@ -292,9 +294,9 @@ func TestAnAtLeastTimeLongerThanThePeriodIsTold(t *testing.T) {
 		store := membackend.New()
 		var book, others logbook
 		ran := 0
-		job := cronlock.Wrapper(fleet.NewClient(t, store), "report", cronlock.WithAtLeast(3*time.Second),
+		job := cronlock.Wrapper(stores.NewClient(t, store), "report", cronlock.WithAtLeast(3*time.Second),
 			cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { ran++ }))
-		other := cronlock.Wrapper(fleet.NewClient(t, store), "report",
+		other := cronlock.Wrapper(stores.NewClient(t, store), "report",
 			cronlock.WithLogger(others.errors()))(cron.FuncJob(func() { ran++ }))
 		for range 2 {
 			job.Run()
@@ -314,7 +316,7 @@ func TestAnAtLeastTimeLongerThanThePeriodIsTold(t *testing.T) {
 }
 
 func TestWhatCannotBe(t *testing.T) {
-	client := fleet.NewClient(t, membackend.New())
+	client := stores.NewClient(t, membackend.New())
 	for name, make := range map[string]func(){
 		"without a client":   func() { cronlock.Wrapper(nil, "report") },
 		"without a name":     func() { cronlock.Wrapper(client, "") },

@@ -11,7 +11,7 @@ import (
 
 	gocronlock "github.com/seed951563bd/distsync/adapters/gocron"
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/test/fleet"
+	"github.com/seed951563bd/distsync/internal/test/stores"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 )
@@ -48,7 +48,7 @@ func TestOnlyTheLeaderRunsJobs(t *testing.T) {
 		store := membackend.New()
 		all := make([]*candidate, 3)
 		for i := range all {
-			all[i] = campaign(t, fleet.NewClient(t, store), gocron.DurationJob(time.Second), quick)
+			all[i] = campaign(t, stores.NewClient(t, store), gocron.DurationJob(time.Second), quick)
 			synctest.Wait() // the first leads
 		}
 		time.Sleep(10*time.Second + time.Millisecond)
@@ -76,7 +76,7 @@ func TestOnlyTheLeaderRunsJobs(t *testing.T) {
 // An etcd elector of others' was dead for ever after it had lost its lock once.
 func TestAnElectorLeadsAgainAfterALoss(t *testing.T) {
 	t.Parallel()
-	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	stores.Each(t, func(t *testing.T, connect func() *dlock.Client) {
 		e := gocronlock.NewElector(connect(), "leader")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -102,7 +102,7 @@ func TestAnElectorThatWasCutOff(t *testing.T) {
 		store := membackend.New()
 		wire := newCuttable(store)
 		causes := make(chan error, 1)
-		a := campaign(t, fleet.NewClient(t, wire), gocron.DurationJob(time.Second), func(
+		a := campaign(t, stores.NewClient(t, wire), gocron.DurationJob(time.Second), func(
 			ctx context.Context,
 		) error {
 			if _, ok := dlock.Token(ctx); !ok {
@@ -118,7 +118,7 @@ func TestAnElectorThatWasCutOff(t *testing.T) {
 			return nil
 		})
 		synctest.Wait()
-		b := campaign(t, fleet.NewClient(t, store), gocron.DurationJob(time.Second), quick)
+		b := campaign(t, stores.NewClient(t, store), gocron.DurationJob(time.Second), quick)
 		leads := func(c *candidate) bool {
 			began := time.Now()
 			err := c.elector.IsLeader(t.Context())
@@ -156,7 +156,7 @@ func TestAnElectorThatWasCutOff(t *testing.T) {
 func TestAnElectorWithoutItsStore(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
-	client := fleet.NewClient(t, fleet.Redis(t, server.Addr), dlock.WithLease(lease))
+	client := stores.NewClient(t, stores.Redis(t, server.Addr), dlock.WithLease(lease))
 	c := campaign(t, client, gocron.DurationJob(10*time.Millisecond), quick)
 	testservers.Until(t, "it leads", func() bool { return c.counts.ran.Load() > 0 })
 	server.Kill()
@@ -181,7 +181,7 @@ func TestATaskEndsBeforeTheNextLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		told, end := make(chan error, 1), make(chan struct{})
-		a := campaign(t, fleet.NewClient(t, store), gocron.DurationJob(time.Second), func(
+		a := campaign(t, stores.NewClient(t, store), gocron.DurationJob(time.Second), func(
 			ctx context.Context,
 		) error {
 			<-ctx.Done()
@@ -190,7 +190,7 @@ func TestATaskEndsBeforeTheNextLeads(t *testing.T) {
 			return nil
 		})
 		synctest.Wait()
-		b := campaign(t, fleet.NewClient(t, store), gocron.DurationJob(time.Second), quick)
+		b := campaign(t, stores.NewClient(t, store), gocron.DurationJob(time.Second), quick)
 		time.Sleep(1500 * time.Millisecond)
 		a.resign()
 		if cause := <-told; !errors.Is(cause, context.Canceled) {
@@ -211,7 +211,7 @@ func TestATaskEndsBeforeTheNextLeads(t *testing.T) {
 func TestATaskOfNoLeaderIsNotCalled(t *testing.T) {
 	t.Parallel()
 	s := newScheduler(t) // without the elector
-	e := gocronlock.NewElector(fleet.NewClient(t, membackend.New()), "leader")
+	e := gocronlock.NewElector(stores.NewClient(t, membackend.New()), "leader")
 	var counts tally
 	fire(t, s, e.Task(func(context.Context) error {
 		t.Error("it was called")

@@ -16,7 +16,7 @@ import (
 	gocronlock "github.com/seed951563bd/distsync/adapters/gocron"
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/test/fleet"
+	"github.com/seed951563bd/distsync/internal/test/stores"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 )
@@ -40,7 +40,7 @@ func runs(t *testing.T, period time.Duration, opts ...gocronlock.Option) (n int)
 		for i := range 3 {
 			skew := time.Duration(i) * 20 * time.Millisecond
 			s := newScheduler(t,
-				gocron.WithDistributedLocker(newLocker(t, fleet.NewClient(t, store), opts...)))
+				gocron.WithDistributedLocker(newLocker(t, stores.NewClient(t, store), opts...)))
 			_, err := s.NewJob(gocron.DurationJob(period), gocron.NewTask(quick),
 				gocron.WithName("report"), counts.listen(),
 				gocron.WithStartAt(gocron.WithStartDateTime(start.Add(skew))))
@@ -79,7 +79,7 @@ func TestWithoutAtLeastAQuickJobRunsOnEachReplica(t *testing.T) {
 
 func TestARunIsOneReplicas(t *testing.T) {
 	t.Parallel()
-	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	stores.Each(t, func(t *testing.T, connect func() *dlock.Client) {
 		var counts tally
 		start := soon()
 		for i := range 3 {
@@ -119,12 +119,12 @@ func TestHeldAndDownAreToldApart(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
 	var book logbook
-	client := fleet.NewClient(t, fleet.Redis(t, server.Addr))
+	client := stores.NewClient(t, stores.Redis(t, server.Addr))
 	locker := gocronlock.NewLocker(client, gocronlock.WithLogger(book.logger()))
 	s := newScheduler(t, gocron.WithDistributedLocker(locker))
 	var counts tally
 
-	other := fleet.NewClient(t, fleet.Redis(t, server.Addr)).Locker("gocron:report")
+	other := stores.NewClient(t, stores.Redis(t, server.Addr)).Locker("gocron:report")
 	must(t, other.LockContext(t.Context()))
 	fire(t, s, gocron.NewTask(quick), &counts)
 	if !counts.is(dlock.ErrHeld) || counts.skipped.Load() != 1 || book.String() != "" {
@@ -145,7 +145,7 @@ func TestAStoreThatHangsDelaysNoRunForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newCuttable(membackend.New())
 		store.cut.Store(true)
-		locker := newLocker(t, fleet.NewClient(t, store))
+		locker := newLocker(t, stores.NewClient(t, store))
 		began := time.Now()
 		_, err := locker.Lock(t.Context(), "report")
 		if took := time.Since(began); took != 5*time.Second {
@@ -162,7 +162,7 @@ func TestAStoreThatHangsDelaysNoRunForLong(t *testing.T) {
 // gocron unlocks with the context of the job, which has ended where the job was removed meanwhile.
 func TestTheUnlockWorksForAJobThatIsRemoved(t *testing.T) {
 	t.Parallel()
-	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	stores.Each(t, func(t *testing.T, connect func() *dlock.Client) {
 		client := connect()
 		s := newScheduler(t,
 			gocron.WithDistributedLocker(newLocker(t, client, gocronlock.WithAtLeast(0))))
@@ -196,7 +196,7 @@ func TestTheContextOfATaskEndsWithItsLock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := membackend.New()
-				locker := newLocker(t, fleet.NewClient(t, store))
+				locker := newLocker(t, stores.NewClient(t, store))
 				s := newScheduler(t, options(locker)...)
 				var counts tally
 				var cause error
@@ -208,7 +208,7 @@ func TestTheContextOfATaskEndsWithItsLock(t *testing.T) {
 					}), gocron.WithName("report"), counts.listen())
 				must(t, err)
 				synctest.Wait()
-				_, err = fleet.NewClient(t, store).Locker("gocron:report").ForceUnlock(t.Context())
+				_, err = stores.NewClient(t, store).Locker("gocron:report").ForceUnlock(t.Context())
 				must(t, err)
 				time.Sleep(dlock.DefaultLease)
 				synctest.Wait()
@@ -228,10 +228,10 @@ func TestTheContextOfATaskEndsWithItsLock(t *testing.T) {
 func TestATaskWithoutTheSchedulersLocker(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
-	locker := newLocker(t, fleet.NewClient(t, fleet.Redis(t, server.Addr)),
+	locker := newLocker(t, stores.NewClient(t, stores.Redis(t, server.Addr)),
 		gocronlock.WithAtLeast(0))
 	s := newScheduler(t)
-	other := fleet.NewClient(t, fleet.Redis(t, server.Addr)).Locker("gocron:report")
+	other := stores.NewClient(t, stores.Redis(t, server.Addr)).Locker("gocron:report")
 	called := 0
 	task := locker.Task("report", func(context.Context) error { called++; return nil })
 	var counts tally
@@ -254,7 +254,7 @@ func TestATaskWithoutTheSchedulersLocker(t *testing.T) {
 // each other.
 func TestATaskWithoutItsJobsNameIsRefused(t *testing.T) {
 	t.Parallel()
-	locker := newLocker(t, fleet.NewClient(t, membackend.New()))
+	locker := newLocker(t, stores.NewClient(t, membackend.New()))
 	s := newScheduler(t, gocron.WithDistributedLocker(locker))
 	var counts tally
 	_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()),
@@ -269,7 +269,7 @@ func TestATaskWithoutItsJobsNameIsRefused(t *testing.T) {
 func TestAnAtLeastTimeLongerThanThePeriodIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logbook
-		locker := gocronlock.NewLocker(fleet.NewClient(t, membackend.New()),
+		locker := gocronlock.NewLocker(stores.NewClient(t, membackend.New()),
 			gocronlock.WithAtLeast(3*time.Second), gocronlock.WithLogger(book.logger()))
 		s := newScheduler(t, gocron.WithDistributedLocker(locker))
 		var counts tally
@@ -291,7 +291,7 @@ func TestAnAtLeastTimeLongerThanThePeriodIsTold(t *testing.T) {
 func TestTwoJobsOfOneNameAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logbook
-		locker := gocronlock.NewLocker(fleet.NewClient(t, membackend.New()),
+		locker := gocronlock.NewLocker(stores.NewClient(t, membackend.New()),
 			gocronlock.WithLogger(book.logger()))
 		s := newScheduler(t, gocron.WithDistributedLocker(locker))
 		var counts tally
@@ -330,7 +330,7 @@ func TestARunThatWaitsInAQueueIsSkippedWithinTheAtLeastTime(t *testing.T) {
 			for i := range 2 {
 				s := newScheduler(t,
 					gocron.WithDistributedLocker(
-						newLocker(t, fleet.NewClient(t, store), gocronlock.WithAtLeast(atLeast))),
+						newLocker(t, stores.NewClient(t, store), gocronlock.WithAtLeast(atLeast))),
 					gocron.WithLimitConcurrentJobs(1, gocron.LimitModeWait))
 				if i == 1 {
 					_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()),
@@ -364,7 +364,7 @@ func TestALongRunIsNotOverlapped(t *testing.T) {
 				var running, ran atomic.Int32
 				var all []gocron.Scheduler
 				for range 2 {
-					locker := newLocker(t, fleet.NewClient(t, store))
+					locker := newLocker(t, stores.NewClient(t, store))
 					s := newScheduler(t, gocron.WithDistributedLocker(locker))
 					_, err := s.NewJob(gocron.DurationJob(time.Second),
 						locker.Task("report", func(context.Context) error {
@@ -395,7 +395,7 @@ func TestALongRunIsNotOverlapped(t *testing.T) {
 
 func TestAPanicGivesTheLockBack(t *testing.T) {
 	t.Parallel()
-	client := fleet.NewClient(t, membackend.New())
+	client := stores.NewClient(t, membackend.New())
 	locker := newLocker(t, client, gocronlock.WithAtLeast(0))
 	for name, options := range map[string][]gocron.SchedulerOption{
 		"locked by gocron":   {gocron.WithDistributedLocker(locker)},
@@ -425,7 +425,7 @@ func TestAPanicGivesTheLockBack(t *testing.T) {
 // however long gocron waits for that.
 func TestAShutdownTellsATaskAndUnlocksAfterIt(t *testing.T) {
 	t.Parallel()
-	client := fleet.NewClient(t, membackend.New())
+	client := stores.NewClient(t, membackend.New())
 	locker := newLocker(t, client, gocronlock.WithAtLeast(0))
 	s := newScheduler(t, gocron.WithDistributedLocker(locker),
 		gocron.WithStopTimeout(time.Millisecond))
@@ -457,7 +457,7 @@ func TestAShutdownTellsATaskAndUnlocksAfterIt(t *testing.T) {
 // Each of a hundred letters is a job of its own, and nothing of it is kept.
 func TestJobsThatRunOnceAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locker := newLocker(t, fleet.NewClient(t, membackend.New()))
+		locker := newLocker(t, stores.NewClient(t, membackend.New()))
 		for i := range 100 {
 			lock, err := locker.Lock(t.Context(), fmt.Sprint("letter ", i))
 			must(t, err)
@@ -475,7 +475,7 @@ func TestJobsThatRunOnceAreForgotten(t *testing.T) {
 }
 
 func TestWhatCannotBe(t *testing.T) {
-	client := fleet.NewClient(t, membackend.New())
+	client := stores.NewClient(t, membackend.New())
 	for name, make := range map[string]func(){
 		"a Locker without a client":   func() { gocronlock.NewLocker(nil) },
 		"a Locker with an option nil": func() { gocronlock.NewLocker(client, nil) },

@@ -24,6 +24,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
 	"github.com/seed951563bd/distsync/internal/test/overview"
+	"github.com/seed951563bd/distsync/internal/test/stores"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
@@ -68,7 +69,7 @@ func TestReplicasMigrateOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
+			stores.Each(t, func(t *testing.T, connect func() *dlock.Client) {
 				file := filepath.Join(t.TempDir(), "db")
 				var ran atomic.Int32
 				var all sync.WaitGroup
@@ -101,7 +102,7 @@ func TestReplicasMigrateOnce(t *testing.T) {
 
 func TestWhoWaitsGivesUpWithTheContext(t *testing.T) {
 	t.Parallel()
-	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	stores.Each(t, func(t *testing.T, connect func() *dlock.Client) {
 		a, b := gooselock.New(connect(), "migrations"), gooselock.New(connect(), "migrations")
 		must(t, a.Lock(t.Context(), nil))
 		for _, l := range []*gooselock.Locker{a, b} {
@@ -122,7 +123,7 @@ func TestWhoWaitsGivesUpWithTheContext(t *testing.T) {
 // goose lets the next Up lock before the last one has unlocked.
 func TestTheNextLockMayComeBeforeTheUnlock(t *testing.T) {
 	t.Parallel()
-	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	stores.Each(t, func(t *testing.T, connect func() *dlock.Client) {
 		l := gooselock.New(connect(), "migrations")
 		ctx := t.Context()
 		inside := 0
@@ -150,7 +151,7 @@ func TestTheNextLockMayComeBeforeTheUnlock(t *testing.T) {
 // Two that migrate exclude each other, whichever owner their context names.
 func TestTheContextDoesNotSayWhoLocks(t *testing.T) {
 	t.Parallel()
-	client := fleet.NewClient(t, membackend.New(), dlock.WithGoroutineOwners())
+	client := stores.NewClient(t, membackend.New(), dlock.WithGoroutineOwners())
 	a, b := gooselock.New(client, "migrations"), gooselock.New(client, "migrations")
 	ctx := dlock.WithOwner(t.Context(), dlock.NewOwner())
 	must(t, a.Lock(ctx, nil))
@@ -169,9 +170,9 @@ func TestTheContextDoesNotSayWhoLocks(t *testing.T) {
 func TestALossIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		l := gooselock.New(fleet.NewClient(t, store), "migrations")
+		l := gooselock.New(stores.NewClient(t, store), "migrations")
 		must(t, l.Lock(t.Context(), nil))
-		_, err := fleet.NewClient(t, store).Locker("migrations").ForceUnlock(t.Context())
+		_, err := stores.NewClient(t, store).Locker("migrations").ForceUnlock(t.Context())
 		must(t, err)
 		time.Sleep(dlock.DefaultLease)
 
@@ -199,7 +200,7 @@ func TestTheStoreIsDown(t *testing.T) {
 	server := testservers.Redis(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
 	t.Cleanup(func() { rdb.Close() })
-	l := gooselock.New(fleet.NewClient(t, redisbackend.New(rdb)), "migrations")
+	l := gooselock.New(stores.NewClient(t, redisbackend.New(rdb)), "migrations")
 	server.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -225,7 +226,7 @@ func TestALossIsToldByUp(t *testing.T) {
 			db, err := open(filepath.Join(t.TempDir(), "db"))
 			must(t, err)
 			defer db.Close()
-			client := fleet.NewClient(t, membackend.New())
+			client := stores.NewClient(t, membackend.New())
 			provider, err := newProvider(db, option(gooselock.New(client, "migrations")), func() {
 				_, err := client.Locker("migrations").ForceUnlock(t.Context())
 				must(t, err)
@@ -245,7 +246,7 @@ func TestALossIsToldByUp(t *testing.T) {
 // A migration that fails, or whose context ends in its middle, gives the lock back.
 func TestAMigrationThatFailsGivesTheLockBack(t *testing.T) {
 	t.Parallel()
-	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	stores.Each(t, func(t *testing.T, connect func() *dlock.Client) {
 		db, err := open(filepath.Join(t.TempDir(), "db"))
 		must(t, err)
 		defer db.Close()
@@ -276,7 +277,7 @@ func TestAMigrationThatFailsGivesTheLockBack(t *testing.T) {
 }
 
 func TestWhatCannotBe(t *testing.T) {
-	client := fleet.NewClient(t, membackend.New())
+	client := stores.NewClient(t, membackend.New())
 	for name, make := range map[string]func(){
 		"without a client": func() { gooselock.New(nil, "migrations") },
 		"without a name":   func() { gooselock.New(client, "") },

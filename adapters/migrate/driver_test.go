@@ -31,6 +31,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
 	"github.com/seed951563bd/distsync/internal/test/overview"
+	"github.com/seed951563bd/distsync/internal/test/stores"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
@@ -92,7 +93,7 @@ func nothing() {}
 // The tests that each driver of migrate has to pass.
 func TestMigratesOwn(t *testing.T) {
 	t.Parallel()
-	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	stores.Each(t, func(t *testing.T, connect func() *dlock.Client) {
 		files, err := open(filepath.Join(t.TempDir(), "db"))
 		must(t, err)
 		driver := migratelock.New(files, connect(), "migrations")
@@ -103,7 +104,7 @@ func TestMigratesOwn(t *testing.T) {
 
 func TestReplicasMigrateOnce(t *testing.T) {
 	t.Parallel()
-	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	stores.Each(t, func(t *testing.T, connect func() *dlock.Client) {
 		file := filepath.Join(t.TempDir(), "db")
 		var ran atomic.Int32
 		var all sync.WaitGroup
@@ -131,11 +132,11 @@ func TestReplicasMigrateOnce(t *testing.T) {
 func TestNoLockComesAfterMigrateHasGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		other := fleet.NewClient(t, store).Locker("migrations")
+		other := stores.NewClient(t, store).Locker("migrations")
 		must(t, other.LockContext(t.Context()))
 		files, err := new(stub.Stub).Open("stub://")
 		must(t, err)
-		m, err := newMigrate(migratelock.New(files, fleet.NewClient(t, store), "migrations"),
+		m, err := newMigrate(migratelock.New(files, stores.NewClient(t, store), "migrations"),
 			nothing)
 		must(t, err)
 
@@ -160,11 +161,11 @@ func TestNoLockComesAfterMigrateHasGivenUp(t *testing.T) {
 func TestALockThatMigrateHasLeftIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		other := fleet.NewClient(t, store).Locker("migrations")
+		other := stores.NewClient(t, store).Locker("migrations")
 		must(t, other.LockContext(t.Context()))
 		files, err := new(stub.Stub).Open("stub://")
 		must(t, err)
-		m, err := newMigrate(migratelock.New(files, fleet.NewClient(t, store), "migrations",
+		m, err := newMigrate(migratelock.New(files, stores.NewClient(t, store), "migrations",
 			migratelock.WithWait(time.Hour)), nothing)
 		must(t, err)
 		if err := m.Up(); !errors.Is(err, migrate.ErrLockTimeout) {
@@ -184,11 +185,11 @@ func TestALockThatMigrateHasLeftIsGivenBack(t *testing.T) {
 func TestALockThatWaitsEndsWhenTheDriverIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		other := fleet.NewClient(t, store).Locker("migrations")
+		other := stores.NewClient(t, store).Locker("migrations")
 		must(t, other.LockContext(t.Context()))
 		files, err := new(stub.Stub).Open("stub://")
 		must(t, err)
-		d := migratelock.New(files, fleet.NewClient(t, store), "migrations",
+		d := migratelock.New(files, stores.NewClient(t, store), "migrations",
 			migratelock.WithWait(time.Hour))
 		locked := make(chan error, 1)
 		go func() { locked <- d.Lock() }()
@@ -230,7 +231,7 @@ func TestAStoreThatHangsKeepsNoLockWaitingForLong(t *testing.T) {
 		migratelock.DefaultWait: 10 * time.Second,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			d := migratelock.New(new(stub.Stub), fleet.NewClient(t, hanging{membackend.New()}),
+			d := migratelock.New(new(stub.Stub), stores.NewClient(t, hanging{membackend.New()}),
 				"migrations", migratelock.WithWait(wait))
 			began := time.Now()
 			err := d.Lock()
@@ -248,9 +249,9 @@ func TestALossIsTold(t *testing.T) {
 		store := membackend.New()
 		files, err := new(stub.Stub).Open("stub://")
 		must(t, err)
-		d := migratelock.New(files, fleet.NewClient(t, store), "migrations")
+		d := migratelock.New(files, stores.NewClient(t, store), "migrations")
 		m, err := newMigrate(d, func() {
-			_, err := fleet.NewClient(t, store).Locker("migrations").ForceUnlock(t.Context())
+			_, err := stores.NewClient(t, store).Locker("migrations").ForceUnlock(t.Context())
 			must(t, err)
 			time.Sleep(dlock.DefaultLease)
 			if err := d.Lock(); !errors.Is(err, database.ErrLocked) ||
@@ -277,7 +278,7 @@ func TestALossIsTold(t *testing.T) {
 // Every operation of migrate that locks gives the lock back, also if it fails.
 func TestAMigrateThatFailsGivesTheLockBack(t *testing.T) {
 	t.Parallel()
-	fleet.OnEach(t, func(t *testing.T, connect func() *dlock.Client) {
+	stores.Each(t, func(t *testing.T, connect func() *dlock.Client) {
 		files, err := open(filepath.Join(t.TempDir(), "db"))
 		must(t, err)
 		client := connect()
@@ -349,7 +350,7 @@ func TestTheStoreIsDown(t *testing.T) {
 	server := testservers.Redis(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
 	t.Cleanup(func() { rdb.Close() })
-	d := migratelock.New(&stub.Stub{}, fleet.NewClient(t, redisbackend.New(rdb)), "migrations",
+	d := migratelock.New(&stub.Stub{}, stores.NewClient(t, redisbackend.New(rdb)), "migrations",
 		migratelock.WithWait(time.Second))
 	server.Kill()
 	if err := d.Lock(); !errors.Is(err, dlock.ErrUnavailable) ||
@@ -360,7 +361,7 @@ func TestTheStoreIsDown(t *testing.T) {
 
 func TestOpen(t *testing.T) {
 	t.Parallel()
-	client := fleet.NewClient(t, membackend.New())
+	client := stores.NewClient(t, membackend.New())
 	a, err := migratelock.New(new(stub.Stub), client, "migrations", migratelock.WithWait(0)).
 		Open("stub://")
 	must(t, err)
@@ -375,7 +376,7 @@ func TestOpen(t *testing.T) {
 }
 
 func TestWhatCannotBe(t *testing.T) {
-	client := fleet.NewClient(t, membackend.New())
+	client := stores.NewClient(t, membackend.New())
 	for name, make := range map[string]func(){
 		"without a driver": func() { migratelock.New(nil, client, "migrations") },
 		"without a client": func() { migratelock.New(new(stub.Stub), nil, "migrations") },

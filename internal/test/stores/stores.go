@@ -1,4 +1,5 @@
-package fleet
+// Package stores gives the tests of the adapters clients on each kind of store.
+package stores
 
 import (
 	"log/slog"
@@ -28,9 +29,9 @@ func Redis(t testing.TB, addr string) backend.Backend {
 	return redisbackend.New(rdb)
 }
 
-// OnEach runs a test in memory, on Redis and on PostgreSQL. Each call of connect returns a new
+// Each runs a test in memory, on Redis and on PostgreSQL. Each call of connect returns a new
 // client, as another process would have.
-func OnEach(
+func Each(
 	t *testing.T, run func(t *testing.T, connect func() *dlock.Client), opts ...dlock.Option,
 ) {
 	on := func(name string, start func(t *testing.T) (connect func() backend.Backend)) {
