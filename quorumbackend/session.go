@@ -367,8 +367,9 @@ func (s *session) free(
 //
 // giveBack returns how many stores had the hold, and the answer of the store that granted it first.
 // If it can't tell how many, it returns an error, and can be called again. If waits is set, the
-// owner keeps waiting for its Write, so the notes stay in the stores. The next attempt then uses
-// the same name, h.attempt, unless a release with that name might still be under way.
+// owner keeps waiting for its Write, so the notes stay in the stores. Where the lock is of another
+// kind by now, they stay, too. The next attempt then uses the same name, h.attempt, unless a
+// release with that name might still be under way.
 func (s *session) giveBack(
 	ctx context.Context, h *hold, req backend.ReleaseRequest, waits bool,
 ) (had int, last backend.ReleaseResult, err error) {
@@ -385,6 +386,7 @@ func (s *session) giveBack(
 		}
 	}
 	had = len(s.inLocked(h, freed))
+	noted := false               // whether a note stays, since it can't be taken back yet
 	burnt, conflicts := false, 0 // burnt means that a release might still be under way
 	inOrder := h.kind != backend.Exclusive || s.deaf || s.isContestedLocked(h.name)
 	s.mu.Unlock()
@@ -406,6 +408,9 @@ func (s *session) giveBack(
 		defer s.mu.Unlock()
 		v := &h.votes[rep.from.number]
 		switch {
+		case v.state == denied && errors.Is(rep.err, backend.ErrConflict):
+			conflicts++
+			noted = true
 		case errors.Is(rep.err, backend.ErrConflict),
 			rep.err == nil && rep.res.Outcome == backend.NotHeld:
 			if rep.err != nil {
@@ -466,7 +471,7 @@ func (s *session) giveBack(
 		r.partly = had > 0
 		return had, last, r.failure()
 	}
-	if waits && !burnt && len(left) == 0 {
+	if (waits || noted && !held) && !burnt && len(left) == 0 {
 		h.dying, h.first = false, nil
 		for i := range h.votes {
 			if h.votes[i].state == freed {

@@ -604,6 +604,44 @@ func TestNoteOfAWriterWhoGivesUp(t *testing.T) {
 	}
 }
 
+// While the name belongs to a lock of another kind, a store can't take back the note of a writer.
+// The writer keeps the name of its attempt for as long, and so still has one note, not two.
+func TestNoteOfAWriterDuringAConflict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := illStores()
+		a, other := open(t, b), open(t, b)
+		writes := func(place time.Duration) (backend.AcquireResult, error) {
+			return a.s.Acquire(t.Context(), backend.AcquireRequest{
+				Kind: backend.Write, Name: "n", Owner: alice, Lease: lease, Place: place,
+			})
+		}
+		waits := func(place time.Duration) {
+			t.Helper()
+			if res, err := writes(place); err != nil || res.Acquired {
+				t.Fatalf("Acquire of a Write: %+v, %v; want refused", res, err)
+			}
+		}
+		other.gets(other.s, backend.Write, bob, lease, true)
+		waits(time.Hour)
+		other.gives(other.s, backend.Write, bob, backend.Freed)
+
+		other.gets(other.s, backend.Exclusive, bob, lease, true)
+		_, err := writes(time.Hour)
+		a.fails(err, backend.Refused)
+		_, err = a.s.Release(t.Context(), backend.ReleaseRequest{
+			Kind: backend.Write, Name: "n", Owner: alice, Lease: lease,
+		})
+		a.fails(err, backend.Refused)
+		other.gives(other.s, backend.Exclusive, bob, backend.Freed)
+
+		other.gets(other.s, backend.Write, bob, lease, true)
+		waits(time.Second)
+		other.gives(other.s, backend.Write, bob, backend.Freed)
+		time.Sleep(2 * time.Second)
+		other.gets(other.s, backend.Read, bob, lease, true)
+	})
+}
+
 // A release that is under way when the session is closed goes on.
 func TestCloseDuringARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
