@@ -165,7 +165,7 @@ func (h *hold) grant(s *state, sent instant) *hold {
 	o := s.open(cl.object)
 	cl.object = o
 	if cl.kind.Shared() {
-		h = h.grantShared(s, o)
+		h.grantShared(s, o)
 	} else {
 		h.count = 1
 		if cl.Renewed() {
@@ -240,8 +240,9 @@ func (h *hold) install(s *state) {
 	}
 	if v := h.variable(); v != nil {
 		v.hold = h
+		return
 	}
-	h.letPartyJoin(s)
+	h.claim.object.mark(s, markEntered)
 }
 
 // current returns p's hold of the given kind, or nil.
@@ -313,10 +314,7 @@ func (cl *claim) lose(s *state, w why) {
 	if s.stored(cl.Lease()) > cl.Lease() || cl.Outlives() {
 		cl.takeBack(s) // otherwise the store would keep the lock for too long
 	}
-	cl.wake(s)
-	if q := cl.object.line; q != nil {
-		q.lookAtLine(s)
-	}
+	cl.mark(s, markFree|markLost)
 }
 
 // endLost ends one hold on a claim that is lost.
@@ -325,16 +323,12 @@ func (h *hold) endLost(s *state, w why) {
 	h.state = lost
 	h.drop(s)
 	h.tell(s, h.recordLoss(s, l))
-	switch v := h.variable(); {
-	case v == nil:
+	v := h.variable()
+	if v == nil || h.kind.Shared() {
 		s.remember(h)
-	case h.kind.Shared():
-		if v.hold == h {
-			v.hold = nil // other readers of the Locker go on
-		}
-		s.remember(h)
-	default:
-		h.claim.object.leavePlaces(s, v)
+	}
+	if v != nil && h.kind.Shared() && v.hold == h {
+		v.hold = nil // other readers of the Locker go on
 	}
 	if inner := h.endInner(s); inner != nil {
 		inner.takeBack(s)
@@ -365,7 +359,7 @@ func (h *hold) drop(s *state) {
 		o.alone = nil
 		s.unschedule(&h.claim.alarm)
 	}
-	o.tidy(s)
+	o.mark(s, markChanged)
 }
 
 // vacate lets the next plain call lock the hold's Locker. It is called when the hold is released.
@@ -375,16 +369,7 @@ func (h *hold) vacate(s *state) {
 		return
 	}
 	v.hold = nil
-	o := h.claim.present(s)
-	if o == nil {
-		return
-	}
-	if o.queue != nil {
-		o.queue.chooseLead(s)
-	}
-	if o.line != nil {
-		o.line.returnPlaces(v)
-	}
+	h.claim.mark(s, markUnlocked)
 }
 
 // tell notifies everything that waits for the end of a hold, and ends the hold's contexts.

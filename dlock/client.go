@@ -192,14 +192,15 @@ func (c *Client) lock() *state {
 	return &c.state
 }
 
-// unlock starts the goroutines that were requested while c.mu was locked, and unlocks c.mu. Then it
+// unlock settles what has been marked, starts the goroutines that were requested while c.mu was locked, and unlocks c.mu. Then it
 // does the work that must not be done under c.mu: it ends contexts and subscriptions, then calls
 // traces, and then writes log records.
 func (c *Client) unlock() {
+	s := &c.state
+	s.settle()
 	if afterEvent != nil {
 		afterEvent(c)
 	}
-	s := &c.state
 	starts, ends, tales, records := s.starts, s.ends, s.tales, s.records
 	s.starts, s.ends, s.tales, s.records = nil, nil, nil, nil
 	for _, start := range starts {

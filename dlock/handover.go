@@ -106,7 +106,6 @@ func (a *acquisition) inherit(s *state, cl *claim) {
 	cl.handed = true
 	heir := newHold(a.party, a.kind, cl).beginsLater(s.now())
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
-	cl.object.keep(heir) // before dequeue, which drops an object that has no queue and no holds
 	a.dequeue(s)
 	heir.install(s)
 	a.via = ViaHandover
@@ -135,10 +134,7 @@ func (h *hold) lend(s *state) {
 	o.reading.lent, o.reading.young = cl, cl
 	cl.more.lent.task = lent{cl}
 	s.schedule(&cl.more.lent, cl.handoverEnd(s))
-	o.admitReaders(s, cl)
-	if q := o.queue; q != nil {
-		q.chooseLead(s)
-	}
+	o.mark(s, markJoinable)
 }
 
 // passOn is called when the last reader of a lent write lock has left. If the next call in the
@@ -267,7 +263,7 @@ func (cl *claim) giveBackWrite(c *Client, written *claim) {
 	case err == nil && res.Outcome == backend.NotHeld:
 		cl.lose(s, gone)
 	case err == nil && res.Outcome == backend.Freed:
-		cl.wake(s)
+		cl.mark(s, markFree)
 	}
 	if written.Strays() || err != nil || res.Outcome == backend.Left {
 		written.takeBack(s)

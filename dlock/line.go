@@ -328,24 +328,22 @@ func (a *acquisition) admit(s *state, since instant, lease time.Duration) {
 	h.offered = true
 }
 
-// leavePlaces gives up the places of the plain calls of a Locker whose hold is lost. None of these
+// leavePlaces gives up the places of the plain calls of Lockers whose holds are lost. None of these
 // calls can get the lock before the lost hold is unlocked.
-func (o *object) leavePlaces(s *state, v *variable) {
-	if o.line == nil {
-		return
-	}
-	for a := o.line.first; a != nil; a = a.next {
-		if a.variable() == v && !a.trying {
+func (q *queue) leavePlaces(s *state) {
+	for a := q.first; a != nil; a = a.next {
+		if a.barred() && !a.trying {
 			a.dropClaim(s)
 		}
 	}
 }
 
-// returnPlaces is called after a Locker has been unlocked. It makes the Locker's plain calls
-// that have no place in line ask the store for one.
-func (q *queue) returnPlaces(v *variable) {
+// askForPlaces is called after a Locker has been unlocked. It makes the plain calls that have no
+// place in line ask the store for one.
+func (q *queue) askForPlaces() {
 	for a := q.first; a != nil; a = a.next {
-		if a.variable() == v && (a.h == nil || !a.h.claim.noted) && !a.trying {
+		if v := a.variable(); v != nil && v.hold == nil && (a.h == nil || !a.h.claim.noted) &&
+			!a.trying {
 			a.ask()
 		}
 	}

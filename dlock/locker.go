@@ -315,8 +315,8 @@ func (l *Locker) struck(kind protocol.Kind, mine []*claim) {
 	for _, cl := range o.claims(kind) {
 		s.background(func(c *Client) { cl.confirm(c.ctx, c, (*claim).forced) })
 	}
-	if o := s.object(l.kind, l.name); o != nil && o.queue != nil {
-		o.queue.wake(s)
+	if o != nil {
+		o.mark(s, markFree)
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 type object struct {
 	name   string
 	family protocol.Family
-	listed bool // whether the client's table contains it
+	listed bool  // whether the client's table contains it
+	marks  marks // what settle has to do
 
 	alone   *hold    // hold that excludes all others, or nil
 	reading *reading // the readers; nil if there are none
@@ -35,6 +36,11 @@ func (s *state) open(o *object) *object {
 	o.listed = true
 	s.objects[o.family][o.name] = o
 	return o
+}
+
+// isHeldBy reports whether a party has the lock, for reading or otherwise.
+func (o *object) isHeldBy(p party) bool {
+	return o.alone != nil && o.alone.party == p || o.reader(p) != nil
 }
 
 // keep adds a hold to the object. It is for holds of permits, and for holds that exclude all

@@ -333,7 +333,7 @@ func (d departure) released(c *Client, res backend.ReleaseResult, err error) {
 	case res.Outcome == backend.Kept:
 		cl.staysTaken(s)
 	default:
-		cl.wake(s) // this client no longer holds the lock
+		cl.mark(s, markFree) // this client no longer holds the lock
 	}
 	h.vacate(s)
 	if cl.Strays() || err != nil && err != ErrLost {
@@ -373,7 +373,7 @@ func (cl *claim) staysTaken(s *state) {
 	switch q := o.queue; {
 	case q == nil || q.lead == nil:
 	case cl.kind.Many():
-		q.wake(s) // the lead might not have asked yet
+		o.mark(s, markFree) // the lead might not have asked yet
 	default:
 		if q.again == 0 || over < q.again {
 			q.again = over // an attempt under way might predate this

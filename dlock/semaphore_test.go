@@ -570,7 +570,7 @@ func TestPermitsAreHandedToWhoIsAboutToAsk(t *testing.T) {
 		c.mu.Lock()
 		a.dequeue(&c.state)
 		a.hand(&c.state, h)
-		c.mu.Unlock()
+		c.unlock()
 		done := make(chan struct{})
 		go func() { a.tryUntilJoined(t.Context()); close(done) }()
 		select {

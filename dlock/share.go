@@ -217,13 +217,12 @@ func (a *acquisition) joinReaders(s *state, o *object, cl *claim) *hold {
 	} else {
 		a.via = ViaReentry
 	}
-	o.addReader(h)
-	h.letPartyJoin(s)
+	o.addReader(s, h)
 	return h
 }
 
 // addReader adds a call to a reader's hold.
-func (o *object) addReader(h *hold) {
+func (o *object) addReader(s *state, h *hold) {
 	if o.reading == nil {
 		o.reading = &reading{holds: make(map[party]*hold)}
 	}
@@ -236,46 +235,45 @@ func (o *object) addReader(h *hold) {
 	}
 	h.count++
 	h.claim.more.joins++
+	if h.variable() == nil {
+		o.mark(s, markEntered)
+	}
 }
 
 // grantShared turns a read lock that the store has just granted into a hold, and lets waiting
 // readers join.
-func (h *hold) grantShared(s *state, o *object) *hold {
+func (h *hold) grantShared(s *state, o *object) {
 	cl := h.claim
-	under := cl.retain()
-	o.addReader(h)
-	if under == nil && cl.Renewed() && !cl.more.noted {
+	o.addReader(s, h)
+	if cl.retain() == nil && cl.Renewed() && !cl.more.noted {
 		o.reading.young = cl
-		o.admitReaders(s, cl)
+		o.mark(s, markJoinable)
 	}
-	o.queue.joinParties(s, func(a *acquisition) bool {
-		return a.h != h && o.reader(a.party) != nil
-	})
-	return h
 }
 
-// admitReaders lets waiting readers join a claim, up to the first waiting writer.
-func (o *object) admitReaders(s *state, cl *claim) {
-	if s.handover == 0 {
+// admitReaders lets waiting readers join the youngest claim, up to the first waiting writer.
+func (o *object) admitReaders(s *state) {
+	if o.queue == nil || o.reading == nil || o.reading.young == nil || s.handover == 0 {
 		return
 	}
-	for q := o.queue; q != nil && q.first != nil; {
-		a := q.first
-		for a != nil && (a.parked() || a.kind.Shared() &&
-			(a.trying || a.h != nil && a.h.claim == cl)) {
-			a = a.next // can't join, or waits for an answer
-		}
-		if a == nil || !a.kind.Shared() || !cl.suits(a) {
+	cl := o.reading.young
+	for a := o.queue.first; a != nil; {
+		next := a.next
+		switch {
+		case a.parked(), a.kind.Shared() && a.trying, a.partners && o.reader(a.party) != nil:
+			// can't join, waits for an answer, or re-enters
+		case !a.kind.Shared(), !cl.suits(a):
 			return
+		default:
+			a.dequeue(s)
+			a.via = ViaJoined
+			h := a.joinReaders(s, o, cl)
+			if h.count == 1 {
+				h.offered = true
+			}
+			a.hand(s, h)
 		}
-		a.dequeue(s)
-		a.via = ViaJoined
-		h := a.joinReaders(s, o, cl)
-		if h.count == 1 {
-			h.offered = true
-		}
-		a.hand(s, h)
-		q = o.queue
+		a = next
 	}
 }
 
@@ -297,7 +295,7 @@ func (cl *claim) endShared(s *state) {
 	s.unschedule(&cl.alarm)
 	s.unschedule(&cl.more.lent)
 	cl.object.retire(cl)
-	cl.object.tidy(s)
+	cl.object.mark(s, markChanged)
 }
 
 // loseReaders ends all holds of a shared claim that is lost.
@@ -312,7 +310,7 @@ func (cl *claim) loseReaders(s *state, w why) {
 			h.endLost(s, w)
 		}
 	}
-	o.tidy(s)
+	o.mark(s, markChanged)
 }
 
 // releaseShared performs one release of a reader's hold.

@@ -170,8 +170,7 @@ func TestAReadThatIsOfferedIsNotHeld(t *testing.T) {
 			a.wait()
 			a.enqueue()
 			c.mu.Lock()
-			c.state.object(protocol.Kind(backend.Read), "x").admitReaders(&c.state,
-				first.hold.claim)
+			c.state.object(protocol.Kind(backend.Read), "x").mark(&c.state, markJoinable)
 			c.unlock()
 			free("before the call returns")
 			over, cancel := context.WithCancel(t.Context())

@@ -24,6 +24,7 @@ type state struct {
 	number     uint64                                // of the last outermost acquisition
 	attempts   uint64                                // how many attempts were made
 	objects    [protocol.Families]map[string]*object // held or awaited locks, by family and name
+	marked     []*object                             // see settle
 	struckAt   instant                               // when this client last force-unlocked a lock
 	lost       map[lostKey][]*hold                   // lost holds that haven't been unlocked yet
 	losses     []*hold                               // the same holds, oldest first

@@ -122,7 +122,7 @@ func (t *takeBack) tookBack(
 		s.schedule(&t.alarm, now)
 		return
 	case err == nil && res.Outcome == backend.Freed:
-		cl.wake(s)
+		cl.mark(s, markFree)
 	case err == nil && res.Outcome == backend.Kept:
 		cl.staysTaken(s)
 	}

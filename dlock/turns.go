@@ -114,7 +114,7 @@ func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own m
 	}
 	switch {
 	case waiting > 0 && cl.secondTurn(s, res):
-		cl.wake(s)
+		cl.mark(s, markFree)
 	case waiting > 0 && own == toCome:
 		cl.standBack(s, waiting, res)
 	case waiting > 0:
@@ -125,7 +125,7 @@ func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own m
 		if res.Counted && res.Waiting == 0 {
 			s.dispel(cl.object.key())
 		}
-		cl.wake(s)
+		cl.mark(s, markFree)
 	}
 }
 

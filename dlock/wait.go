@@ -197,12 +197,7 @@ func (a *acquisition) dequeue(s *state) {
 	}
 	q.count(a, -1)
 	s.unschedule(&a.alarm)
-	switch {
-	case q.first == nil:
-		q.dissolve(s)
-	default:
-		q.chooseLead(s)
-	}
+	q.object.mark(s, markChanged)
 }
 
 // chooseLead chooses the lead. A new lead is woken to try at once, unless it is likely to be handed
@@ -395,7 +390,6 @@ func (q *queue) slot() **queue {
 // dissolve drops an empty queue.
 func (q *queue) dissolve(s *state) {
 	*q.slot() = nil
-	q.object.tidy(s)
 	s.unschedule(&q.overdue)
 	if q.placed {
 		s.unschedule(&q.look)
@@ -413,13 +407,7 @@ func (q *queue) dissolve(s *state) {
 	}
 }
 
-// wake wakes the lead of the queue for a claim's lock, so that it tries again.
-func (cl *claim) wake(s *state) {
-	if q := cl.queue(s); q != nil {
-		q.wake(s)
-	}
-}
-
+// wake wakes the lead of a queue, so that it tries again.
 func (q *queue) wake(s *state) {
 	q.woken, q.refusal = true, refusal{}
 	q.chooseLead(s)
@@ -428,26 +416,12 @@ func (q *queue) wake(s *state) {
 	}
 }
 
-// letPartyJoin removes all calls of the new hold's party from the queues, since they can re-enter.
-func (h *hold) letPartyJoin(s *state) {
-	if h.variable() == nil {
-		for q := range h.claim.object.queues() {
-			q.joinParties(s, func(a *acquisition) bool {
-				return a.h != h && a.party == h.party
-			})
-		}
-	}
-}
-
-// joinParties removes and wakes the calls whose parties have acquired the lock. isIn reports
-// whether a call is one of them.
-func (q *queue) joinParties(s *state, isIn func(*acquisition) bool) {
-	if q == nil {
-		return
-	}
+// letPartiesEnter removes and wakes the calls whose parties have the lock by now, since they can
+// re-enter it.
+func (q *queue) letPartiesEnter(s *state) {
 	for a := q.first; a != nil && q.partners > 0; {
 		next := a.next
-		if a.partners && isIn(a) {
+		if a.partners && q.object.isHeldBy(a.party) {
 			a.dequeue(s)
 			a.joined = true
 			a.notify()
@@ -456,9 +430,6 @@ func (q *queue) joinParties(s *state, isIn func(*acquisition) bool) {
 			}
 		}
 		a = next
-	}
-	if q.first != nil {
-		q.chooseLead(s)
 	}
 }
 

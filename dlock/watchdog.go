@@ -110,6 +110,7 @@ func (c *Client) ring() {
 	}
 	for len(s.alarms.heap) > 0 && s.alarms.heap[0].at <= now {
 		heap.Pop(&s.alarms).(*alarm).task.ring(s, now)
+		s.settle()
 	}
 	if batch := s.alarms.batch; len(batch) > 0 {
 		s.alarms.batch = nil
