@@ -3,7 +3,9 @@ package dlock
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
@@ -246,4 +248,84 @@ func (l *leaver) report(ctx context.Context, c *Client, err error, quiet bool) e
 		c.traces.releaseDone(ctx, e)
 	}
 	return err
+}
+
+// releaseApart releases each hold in a separate request.
+func (c *Client) releaseApart(ctx context.Context, parts []*part, quiet bool) {
+	var tasks []func()
+	for _, p := range parts {
+		p.err = errPanicked // stays if it panics
+		tasks = append(tasks, func() {
+			if quiet {
+				p.err = p.h.release(ctx, c)
+			} else {
+				p.err = p.h.giveUp(ctx, c)
+			}
+		})
+	}
+	if !c.store.Prompt() {
+		atOnce(tasks)
+		return
+	}
+	for _, task := range slices.Backward(tasks) {
+		defer task() // even if a Trace panics
+	}
+}
+
+// heard records an answer. The first answer and the first refusal each shorten the time that the
+// round waits for the other answers.
+func (r *round) heard(granted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left--
+	switch {
+	case r.left == 0:
+		if r.timer != nil {
+			r.timer.Stop()
+		}
+		return
+	case r.timer == nil:
+		r.bound()
+	}
+	if !granted && !r.failed {
+		r.failed = true
+		r.timer.Reset(min(time.Until(r.end), max(shortestRound, 4*time.Since(r.began))))
+	}
+}
+
+// single returns an acquisition that makes a single attempt at the part.
+func (p *part) single(ctx context.Context) *acquisition {
+	o := p.o
+	o.bounded, o.wait = true, 0
+	a := p.newCall(ctx, o)
+	a.answered = p.refused
+	return a
+}
+
+// bound makes the round end after r.patience.
+func (r *round) bound() {
+	r.end = time.Now().Add(r.patience)
+	r.timer = time.AfterFunc(r.patience, func() { r.cut(errWaited) })
+}
+
+// newCall returns an acquisition for this part alone.
+func (p *part) newCall(ctx context.Context, o acquireOptions) *acquisition {
+	a := p.locker.newCall(ctx, p.who, o)
+	if a.within == nil {
+		a.within = p.within
+	}
+	return a
+}
+
+// atOnce runs all tasks concurrently, and returns when they have ended.
+func atOnce(tasks []func()) {
+	if len(tasks) == 0 {
+		return
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, task := range tasks[1:] {
+		running.Go(task)
+	}
+	tasks[0]()
 }

@@ -1,8 +1,6 @@
 package dlock
 
 import (
-	"context"
-	"slices"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -98,12 +96,6 @@ const (
 	forsaken           // not released when the client was closed; can still be unlocked
 )
 
-// Limits on how long lost holds are remembered.
-const (
-	maxLosses  = 1024 // the maximum number of lost holds remembered until they are unlocked
-	lossMemory = 10   // how long each of them is remembered, in leases
-)
-
 // valid reports whether the hold can be relied on now.
 func (h *hold) valid(now instant) bool { return h.state == live && now < h.claim.Until() }
 
@@ -155,223 +147,6 @@ func (h *hold) variable() *variable {
 	return v
 }
 
-// grant records that the store has granted the claim of a hold. It returns the hold.
-func (h *hold) grant(s *state, sent instant) *hold {
-	cl := h.claim
-	cl.began = sent
-	cl.alarm.task = cl
-	cl.after = uint32(s.attempts)
-	cl.supersede(s)
-	o := s.open(cl.object)
-	cl.object = o
-	if cl.kind.Shared() {
-		h.grantShared(s, o)
-	} else {
-		h.count = 1
-		if cl.Renewed() {
-			h.renewedFrom = 1
-		}
-		h.install(s)
-	}
-	s.schedule(&cl.alarm, cl.nextLook(s, sent))
-	return h
-}
-
-// supersede ends this client's claims that can't coexist with cl, which the store has just granted.
-func (cl *claim) supersede(s *state) {
-	for _, mine := range s.object(cl.kind, cl.object.name).rivals(cl) {
-		mine.lose(s, takenBy(cl.owner))
-	}
-}
-
-// rivals returns this client's claims that can't coexist with cl in the store. Some of them might
-// no longer be valid.
-func (o *object) rivals(cl *claim) (all []*claim) {
-	if o == nil || cl.kind.Many() {
-		return nil
-	}
-	if o.alone == nil || o.alone != cl.retain() {
-		if mine := o.passing(); mine != nil {
-			all = append(all, mine)
-		}
-	}
-	if cl.kind.Shared() {
-		return all
-	}
-	for _, h := range o.readers() {
-		all = append(all, h.claim)
-	}
-	if o.reading != nil && o.reading.young != nil {
-		all = append(all, o.reading.young) // the claim of a reader that is leaving
-	}
-	return all
-}
-
-// overtaken reports whether another attempt of this client acquired the lock while a's attempt was
-// under way. The store might have granted either attempt first, so it is unknown which of the two
-// claims was lost. If there is such an attempt, overtaken asks the store about its claim, and the
-// caller must make a new attempt for a.
-func (a *acquisition) overtaken(s *state) (overtaken bool) {
-	now := s.now()
-	for _, mine := range s.object(a.kind, a.name).rivals(a.h.claim) {
-		if int32(mine.after-uint32(a.attempt)) >= 0 && !mine.dead && now < mine.Until() {
-			mine.look(s)
-			overtaken = true
-		}
-	}
-	return overtaken
-}
-
-// begunSince reports whether this client holds the lock that the acquisition waits for, and got it
-// with a request that was sent after the given time.
-func (a *acquisition) begunSince(s *state, since instant) bool {
-	now := s.now()
-	return slices.ContainsFunc(a.in.object.rivals(a.h.claim), func(mine *claim) bool {
-		return mine.began > since && !mine.dead && now < mine.Until()
-	})
-}
-
-// install adds a hold to the client's tables. Waiting calls of the same party can then re-enter the
-// hold, unless it is a hold of permits.
-func (h *hold) install(s *state) {
-	h.claim.object.keep(h)
-	if h.kind.Many() {
-		return
-	}
-	if v := h.variable(); v != nil {
-		v.hold = h
-		return
-	}
-	h.claim.object.mark(s, markEntered)
-}
-
-// current returns p's hold of the given kind, or nil.
-func (o *object) current(s *state, kind protocol.Kind, p party) *hold {
-	if o == nil {
-		return nil
-	}
-	h := o.alone
-	if kind.Shared() {
-		h = o.reader(p)
-	}
-	if h == nil || h.party != p || h.kind != kind || !h.check(s) {
-		return nil
-	}
-	return h
-}
-
-// lossError returns the error that says how a hold was lost, or nil if it wasn't lost. The contexts
-// of the hold end with this error as their cause.
-func (h *hold) lossError(c *Client) error {
-	s := c.lock()
-	defer c.unlock()
-	if h.check(s) || h.state != lost {
-		return nil
-	}
-	return h.ended()
-}
-
-// check reports whether a hold can be relied on now. It marks an expired hold as lost.
-func (h *hold) check(s *state) bool {
-	now := s.now()
-	if h.valid(now) {
-		return true
-	}
-	if h.state == live {
-		h.lose(s, h.claim.ranOut(s, now))
-	}
-	return false
-}
-
-// lose marks a hold, and all others that share its claim, as lost. It notifies their watchers.
-func (h *hold) lose(s *state, w why) {
-	if h.state != live {
-		return
-	}
-	h.claim.lose(s, w)
-}
-
-// lose marks a claim, and all holds that rest on it, as lost.
-func (cl *claim) lose(s *state, w why) {
-	if cl.dead || s.closed { // Close has told its holders
-		return
-	}
-	cl.dead = true
-	delete(s.troubles, cl)
-	s.unschedule(&cl.alarm)
-	before := s.lostHolds.Load()
-	switch h := cl.object.alone; {
-	case h != nil && h.claim == cl:
-		h.endLost(s, w)
-	case cl.kind.Many():
-		cl.more.holder.endLost(s, w)
-	default:
-		cl.loseReaders(s, w)
-	}
-	if s.lostHolds.Load() > before {
-		s.reportLoss(s.lastLosses[len(s.lastLosses)-1])
-	}
-	if s.stored(cl.Lease()) > cl.Lease() || cl.Outlives() {
-		cl.takeBack(s) // otherwise the store would keep the lock for too long
-	}
-	cl.mark(s, markFree|markLost)
-}
-
-// endLost ends one hold on a claim that is lost.
-func (h *hold) endLost(s *state, w why) {
-	l := h.newLoss(s, w)
-	h.state = lost
-	h.drop(s)
-	h.tell(s, h.recordLoss(s, l))
-	v := h.variable()
-	if v == nil || h.kind.Shared() {
-		s.remember(h)
-	}
-	if v != nil && h.kind.Shared() && v.hold == h {
-		v.hold = nil // other readers of the Locker go on
-	}
-	if inner := h.endInner(s); inner != nil {
-		inner.takeBack(s)
-	}
-}
-
-// forsake ends a hold because the client is closed.
-func (h *hold) forsake(s *state) {
-	h.state = forsaken
-	h.tell(s, ErrClosed)
-	if h.told {
-		h.told = false
-		e := h.forsakenEvent(s)
-		s.trace(func(c *Client) { c.traces.releaseDone(context.Background(), e) })
-	}
-	s.unschedule(&h.claim.alarm)
-}
-
-// drop removes a hold from the client's tables.
-func (h *hold) drop(s *state) {
-	o := h.claim.object
-	switch {
-	case h.kind.Shared():
-		o.forgetReader(h)
-	case h.kind.Many():
-		o.forgetPermits(s, h)
-	case o.alone == h:
-		o.alone = nil
-		s.unschedule(&h.claim.alarm)
-	}
-	o.mark(s, markChanged)
-}
-
-// vacate lets the next plain call lock the hold's Locker. It is called when the hold is released.
-func (h *hold) vacate(s *state) {
-	v := h.variable()
-	if v == nil || v.hold != h {
-		return
-	}
-	v.hold = nil
-	h.claim.mark(s, markUnlocked)
-}
-
 // tell notifies everything that waits for the end of a hold, and ends the hold's contexts.
 func (h *hold) tell(s *state, cause error) {
 	h.giveNotices()
@@ -397,68 +172,6 @@ func (h *hold) endContexts(s *state, cause error) {
 		s.later(func() { line.cancel(cause) })
 	}
 	h.watchers.contexts = nil
-}
-
-// A lostKey is a key in the table of lost holds. It consists of a lock, a kind and a party.
-type lostKey struct {
-	lockKey
-	kind  protocol.Kind
-	party party
-}
-
-func (h *hold) lostKey() lostKey { return lostKey{h.claim.object.key(), h.kind, h.party} }
-
-// remember remembers a lost hold, so that later unlocks of it can return the loss.
-func (s *state) remember(h *hold) {
-	key := h.lostKey()
-	s.lost[key] = append(s.lost[key], h)
-	s.losses = append(s.losses, h)
-	if len(s.losses) > maxLosses {
-		s.forgot = true
-		s.forget(s.losses[0])
-	}
-	s.schedule(&h.claim.alarm, s.now()+lossMemory*s.lease)
-}
-
-// forgetAll forgets all remembered holds on a claim.
-func (s *state) forgetAll(cl *claim) {
-	s.forgot = true
-	for i := len(s.losses) - 1; i >= 0; i-- {
-		if h := s.losses[i]; h.claim == cl {
-			s.forget(h)
-		}
-	}
-}
-
-// forget forgets a lost hold, so that a later unlock doesn't find it. If the hold hasn't been
-// unlocked yet, the caller must set s.forgot.
-func (s *state) forget(h *hold) {
-	if i := slices.Index(s.losses, h); i >= 0 {
-		s.losses = slices.Delete(s.losses, i, i+1)
-	}
-	if !slices.ContainsFunc(s.losses, func(x *hold) bool { return x.claim == h.claim }) {
-		s.unschedule(&h.claim.alarm)
-	}
-	if v := h.variable(); v != nil { // the Locker goes on remembering this loss
-		v.owed += int(h.count)
-		h.count = 0
-	}
-	key := h.lostKey()
-	left := slices.DeleteFunc(s.lost[key], func(x *hold) bool { return x == h })
-	if len(left) == 0 {
-		delete(s.lost, key)
-	} else {
-		s.lost[key] = left
-	}
-}
-
-// lastLoss returns the latest lost hold with the given key that hasn't been unlocked yet, or nil.
-func (s *state) lastLoss(key lostKey) *hold {
-	holds := s.lost[key]
-	if len(holds) == 0 {
-		return nil
-	}
-	return holds[len(holds)-1]
 }
 
 // Requests to the store about a claim.
@@ -504,4 +217,73 @@ func (cl *claim) permits() (n, limit int) {
 		return 0, 0
 	}
 	return cl.more.many, cl.more.limit
+}
+
+// nextLook returns the time at which the watchdog next looks at a claim. The parameter sent is the
+// time at which the granted request was sent.
+func (cl *claim) nextLook(s *state, sent instant) instant {
+	switch {
+	case cl.GoesOn():
+		return cl.nextRenewal(s, sent, 3)
+	case cl.kind.Asserted():
+		return min(sent+s.lease/3, cl.Until())
+	default:
+		return cl.Until()
+	}
+}
+
+// nextRenewal returns the time of the first renewal after the given instant, which is about 1/part
+// of the lease later.
+func (cl *claim) nextRenewal(s *state, after instant, part time.Duration) instant {
+	most := cl.Lease()
+	if cl.kind.Asserted() {
+		most = s.lease // even if its own lease is longer
+	}
+	return cl.Next(after, part, most)
+}
+
+// prolong records that the store granted a re-entry or a partial release. The parameters are the
+// time when the request was sent, the lease that renewals ask for from now on, and the lease that
+// the request asked for.
+func (h *hold) prolong(s *state, sent instant, lease, asked time.Duration) {
+	cl := h.claim
+	cl.StepGranted(sent, lease, asked)
+	s.schedule(&cl.alarm, cl.nextLook(s, sent))
+}
+
+// lastRelease returns the request for the last release of a claim. If the lock must stay taken for
+// a while, the request says so. That is also needed when a release is repeated because the store's
+// count was higher than the client's.
+func (cl *claim) lastRelease(set *settings, lease time.Duration, ask bool) backend.ReleaseRequest {
+	req := cl.releaseRequest(lease, ask)
+	if left := cl.Left(set.now()); left > 0 {
+		req.Keep, req.AskWaiting = kept(left), false
+		req.Lease = max(lease, set.stored(left))
+	}
+	return req
+}
+
+// endRenewal ends the renewal that a reader's re-entry began, so that the claim has a fixed lease
+// again.
+func (h *hold) endRenewal(s *state) {
+	cl, now := h.claim, s.now()
+	h.renewedFrom = 0
+	cl.EndRenewal(now)
+	s.schedule(&cl.alarm, cl.nextLook(s, now))
+}
+
+// token returns the fencing token of a hold, or 0. It needs no mutex.
+func (h *hold) token() uint64 {
+	if !h.kind.Numbered() {
+		return 0
+	}
+	return h.claim.token()
+}
+
+// watched returns the watchers of a hold, and creates them if there are none.
+func (h *hold) watched() *watchers {
+	if h.watchers == nil {
+		h.watchers = new(watchers)
+	}
+	return h.watchers
 }

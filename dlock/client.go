@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"iter"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"os"
@@ -52,7 +53,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 		settings: settings{lease: DefaultLease, handover: DefaultHandover, epoch: time.Now()},
 		log:      logbook{logger: slog.Default()},
 	}
-	c.state.make(&c.settings, c.ring)
+	c.state.make(&c.settings, c.ring, c.state.settle)
 	for _, opt := range opts {
 		if opt == nil {
 			panic("dlock: New: an option is nil")
@@ -183,39 +184,6 @@ func (c *Client) settle() {
 	}
 }
 
-// afterEvent is set in tests, to check the client's tables each time its mutex is unlocked.
-var afterEvent func(*Client)
-
-// lock locks c.mu, and returns what it guards.
-func (c *Client) lock() *state {
-	c.mu.Lock()
-	return &c.state
-}
-
-// unlock settles what has been marked, starts the goroutines that were requested while c.mu was locked, and unlocks c.mu. Then it
-// does the work that must not be done under c.mu: it ends contexts and subscriptions, then calls
-// traces, and then writes log records.
-func (c *Client) unlock() {
-	s := &c.state
-	s.settle()
-	if afterEvent != nil {
-		afterEvent(c)
-	}
-	starts, ends, tales, records := s.starts, s.ends, s.tales, s.records
-	s.starts, s.ends, s.tales, s.records = nil, nil, nil, nil
-	for _, start := range starts {
-		start(c)
-	}
-	c.mu.Unlock()
-	for _, end := range ends {
-		end()
-	}
-	for _, tell := range tales {
-		tell(c)
-	}
-	c.log.add(records...)
-}
-
 // newID returns a unique client id that says where the client runs.
 func newID() string {
 	host, err := os.Hostname()
@@ -223,4 +191,50 @@ func newID() string {
 		host = "unknown"
 	}
 	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:16])
+}
+
+// dismiss wakes all waiting calls, so that they see that the client is closed.
+func (s *state) dismiss() {
+	for _, table := range s.objects {
+		for _, o := range table {
+			for q := range o.queues() {
+				for a := q.first; a != nil; a = a.next {
+					a.notify()
+				}
+			}
+		}
+	}
+}
+
+// holds returns all holds of this client.
+func (s *state) holds() iter.Seq[*hold] {
+	return func(yield func(*hold) bool) {
+		for _, table := range s.objects {
+			for _, o := range table {
+				for h := range o.holds() {
+					if !yield(h) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// reportHeld logs which locks are still held.
+func (s *state) reportHeld() {
+	const most = 10
+	var names []string
+	held := 0
+	for h := range s.holds() {
+		held++
+		if name := h.claim.object.name; h.valid(s.now()) && len(names) < most &&
+			!slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		s.warn("closed while locks are held: each ends with its lease, or when it is unlocked",
+			"locks", held, "names", names)
+	}
 }

@@ -159,3 +159,14 @@ func both(a, b error) error {
 		return fmt.Errorf("%w; %w", a, b)
 	}
 }
+
+// wrap wraps err in an [Error] with the given Op. A nil error stays nil.
+func (l *Locker) wrap(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if l.kind.Shared() {
+		op = "r" + op
+	}
+	return &Error{Op: op, Name: l.name, Err: err}
+}

@@ -1,8 +1,6 @@
 package dlock
 
 import (
-	"context"
-
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
@@ -25,21 +23,6 @@ func (cl *claim) handoverEnd(s *state) instant {
 		return cl.began
 	}
 	return cl.began + s.handover
-}
-
-// passing returns the claim that this client may hand over, or nil. The claim belongs to an
-// exclusive holder, or is a write lock that is lent to readers.
-func (o *object) passing() *claim {
-	switch {
-	case o == nil:
-		return nil
-	case o.alone != nil:
-		return o.alone.claim
-	case o.reading != nil:
-		return o.reading.lent
-	default:
-		return nil
-	}
 }
 
 // passesTo reports whether a claim satisfies an acquisition and may be handed to it. A write lock
@@ -110,16 +93,6 @@ func (a *acquisition) inherit(s *state, cl *claim) {
 	heir.install(s)
 	a.via = ViaHandover
 	a.hand(s, heir)
-}
-
-// hand passes a hold to a call that has left the queue. If an attempt of that call is under way,
-// its answer might never come, so hand sets the call's alarm, which soon ends the attempt.
-func (a *acquisition) hand(s *state, h *hold) {
-	a.handed = h
-	a.notify()
-	if a.trying && a.cut != nil {
-		s.schedule(&a.alarm, s.now()+shortestWait)
-	}
 }
 
 // lend lets waiting readers share the write lock of h, without telling the store. If they are still
@@ -270,51 +243,8 @@ func (cl *claim) giveBackWrite(c *Client, written *claim) {
 	}
 }
 
-// take accepts the hold that was handed to a waiting call.
-func (a *acquisition) take(ctx context.Context) (*hold, error) {
-	c := a.client
-	a.abandon() // the call might have asked the store for a claim of its own
-	over := c.over(ctx)
-	s := c.lock()
-	defer c.unlock()
-	h := a.handed
-	a.handed = nil
-	s.unschedule(&a.alarm)
-	a.answered, a.failure = true, nil // the client knew that it held the lock itself
-	switch v := a.variable(); {
-	case h.state == forsaken:
-		h.leaveForsaken(s)
-		return nil, ErrClosed
-	case over != nil:
-		if h.count == 1 {
-			h.claim.Forgo(c.now()) // no call has accepted it yet
-			h.offered = true       // until it is released
-		}
-		s.background(func(c *Client) { h.release(context.Background(), c) }) // this can take long
-		return nil, a.giveUp(over)
-	case v != nil && h.count == 0 && a.kind.Shared():
-		return h, nil // another reader of the Locker released h instead of its own hold
-	case h.check(s):
-		h.offered = false
-		return h, nil
-	case h.state == lost:
-		h.releaseLost(s)
-	}
-	return nil, errAgain
-}
-
-// postpone is called just before the last release of a claim is sent. It delays the next request of
-// the first call in the queue until that release is answered, but at most for a third of the lease.
-// Without the delay, that call would be ahead of other clients, which wait for a notification from
-// the store. postpone returns the queue.
-func (cl *claim) postpone(s *state) *queue {
-	q := cl.queue(s)
-	if q == nil {
-		return nil
-	}
-	q.releasing++
-	if a := q.lead; a != nil && a.alarm.place > 0 {
-		s.schedule(&a.alarm, max(a.alarm.at, s.now()+cl.Lease()/3))
-	}
-	return q
+// mayBeJoined reports whether a new reader could join a claim that has no holders left.
+func (cl *claim) mayBeJoined(s *state) bool {
+	now, reading := s.now(), cl.object.reading
+	return now < cl.handoverEnd(s) && cl.passes(now) && reading != nil && reading.young == cl
 }

@@ -24,20 +24,6 @@ const (
 	longestTrip = 10 * time.Second // longest wait for an answer
 )
 
-// keeping is the state of a queue that keeps places in line.
-type keeping struct {
-	look    alarm   // of the next look
-	looking bool    // a look is under way
-	soon    bool    // whether another look must follow the one under way
-	looks   backoff // pauses between looks if the store sends no notifications
-	fails   backoff
-	reports backoff // pauses between failures in the log
-	report  instant // when the next failure may be logged
-
-	trip time.Duration // how long the last answer took
-	slow bool          // the last look wasn't answered in time
-}
-
 // A lineLook is an alarm task that looks at a line for all calls that wait in it.
 type lineLook struct{ *queue }
 
@@ -256,9 +242,7 @@ func (a *acquisition) tookPlace(s *state, q *queue, remaining time.Duration) {
 		return
 	}
 	q.failure = nil
-	if q.subscribed == unsubscribed && s.notifies {
-		q.subscribe(s)
-	}
+	q.mustHear(s)
 	switch {
 	case q.subscribed == standing && a.sent <= q.stood:
 		// The store might have granted the lock to this call before the subscription began, so that

@@ -320,9 +320,6 @@ func (l *Locker) struck(kind protocol.Kind, mine []*claim) {
 	}
 }
 
-// forced ends a claim because this client has force-unlocked the lock.
-func (cl *claim) forced(s *state) { cl.lose(s, why{reason: LossForced}) }
-
 // IsLocked asks the store whether the lock is held, in one round trip. It can return the error of
 // ctx, [ErrClosed], [ErrConflict], or an error of the store. So can the other methods that ask the
 // store.
@@ -478,10 +475,6 @@ func (l *Locker) plainHold() (*hold, error) {
 		return nil, errElsewhere
 	}
 }
-
-func (l *Locker) key() lockKey { return lockKey{l.kind.Family(), l.name} }
-
-func (l *Locker) lostKey(p party) lostKey { return lostKey{l.key(), l.kind, p} }
 
 // usable returns the reason why the Locker can't be used, or nil.
 func (l *Locker) usable(ctx context.Context) error {
@@ -649,15 +642,4 @@ func (l *Locker) presentTo(s *state, who caller) *hold {
 		return nil
 	}
 	return who.hold
-}
-
-// wrap wraps err in an [Error] with the given Op. A nil error stays nil.
-func (l *Locker) wrap(op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	if l.kind.Shared() {
-		op = "r" + op
-	}
-	return &Error{Op: op, Name: l.name, Err: err}
 }

@@ -34,6 +34,7 @@ var reasons = []struct {
 	err  error
 	word string
 }{
+
 	{ErrClosed, "closed"},
 	{ErrConflict, "conflict"},
 	{ErrUpgrade, "upgrade"},

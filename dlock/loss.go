@@ -2,7 +2,6 @@ package dlock
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -10,8 +9,6 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/dlock/internal/protocol"
-	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // Loss says how a lock was lost. It is an error that wraps [ErrLost]. [errors.AsType] finds it in
@@ -159,81 +156,6 @@ func (cl *claim) stoodStill(s *state, now instant) time.Duration {
 	return 0
 }
 
-// next returns the time at which the first alarm is due, or now if that is earlier.
-func (a *alarms) next(now instant) instant {
-	if len(a.heap) == 0 {
-		return now
-	}
-	return min(a.heap[0].at, now)
-}
-
-// troubled records why a claim is in danger: a renewal has failed, or the store no longer has the
-// claim. It doesn't overwrite LossGone.
-func (cl *claim) troubled(s *state, w why) {
-	if s.troubles[cl].reason == LossGone {
-		return
-	}
-	if s.troubles == nil {
-		s.troubles = make(map[*claim]why)
-	}
-	w.said = s.troubles[cl].said
-	s.troubles[cl] = w
-}
-
-// foundGone ends a claim that, according to the store, is gone. The claim becomes invalid at once.
-// Its holders are notified once the store has said who holds the lock now, or after
-// inquiryPatience.
-func (cl *claim) foundGone(s *state) {
-	if !s.inspects || cl.kind.Many() {
-		cl.lose(s, gone)
-		return
-	}
-	if s.troubles[cl].reason == LossGone {
-		return // the store is being asked already
-	}
-	had := cl.Confirmed(cl.began)
-	cl.Gone(s.now())
-	cl.troubled(s, why{reason: LossGone, had: had})
-	s.background(func(c *Client) {
-		w := cl.whoHas(c.ctx, c)
-		w.had = had
-		s := c.lock()
-		defer c.unlock()
-		cl.lose(s, w)
-	})
-}
-
-// look asks the store, in the background, whether a claim still exists. If it doesn't, the claim is
-// lost.
-func (cl *claim) look(s *state) {
-	s.background(func(c *Client) { cl.confirm(c.ctx, c, (*claim).foundGone) })
-}
-
-// inquiryPatience limits how long the store may take to say who holds a lost lock.
-const inquiryPatience = 100 * time.Millisecond
-
-// whoHas asks the store who holds the lock of a lost claim, and returns the reason for the loss.
-func (cl *claim) whoHas(ctx context.Context, c *Client) why {
-	if !c.inspects {
-		return gone
-	}
-	ctx, cancel := context.WithTimeout(ctx, inquiryPatience)
-	defer cancel()
-	res, err := steps.Do(ctx, c.store, steps.Of(c.store.Inspector.Inspect),
-		backend.InspectRequest{Name: cl.object.name})
-	if err != nil {
-		return gone
-	}
-	for _, h := range res.Holders {
-		kind := protocol.Kind(h.Kind)
-		if h.Owner != cl.owner && kind.Family() == cl.object.family &&
-			!kind.Many() && !(kind.Shared() && cl.kind.Shared()) {
-			return takenBy(h.Owner)
-		}
-	}
-	return gone
-}
-
 // newLoss describes the loss of a hold.
 func (h *hold) newLoss(s *state, w why) *Loss {
 	cl, now := h.claim, s.now()
@@ -309,30 +231,6 @@ func (h *hold) ended() error {
 		return &Error{Op: "hold", Name: h.claim.object.name, Err: err}
 	}
 	return err
-}
-
-// explained returns err, the error of a release. But if err is ErrLost and the hold's Loss is
-// known, it returns the Loss instead.
-func (h *hold) explained(c *Client, err error) error {
-	if err != ErrLost {
-		return err
-	}
-	c.mu.Lock()
-	defer c.unlock()
-	if h.watchers == nil || h.watchers.loss == nil {
-		return err
-	}
-	return h.watchers.loss
-}
-
-// foundLost records a loss that was discovered by the last release of a hold.
-func (h *hold) foundLost(ctx context.Context, c *Client) {
-	w := h.claim.whoHas(ctx, c)
-	s := c.lock()
-	defer c.unlock()
-	l := h.newLoss(s, w)
-	h.recordLoss(s, l)
-	s.reportLoss(l)
 }
 
 // Losses returns the last 64 losses of this client, most recent first. They include expired fixed

@@ -2,6 +2,8 @@ package dlock
 
 import (
 	"iter"
+	"maps"
+	"slices"
 
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
@@ -90,21 +92,6 @@ type lockKey struct {
 
 func (o *object) key() lockKey { return lockKey{o.family, o.name} }
 
-// excludes reports whether this client has a hold that excludes the call. It ignores the holds of
-// the given party, unless the lock is a semaphore.
-func (o *object) excludes(s *state, a *acquisition, but party) bool {
-	if o == nil {
-		return false
-	}
-	if a.kind.Many() {
-		return o.exhausted(s, a)
-	}
-	if h := o.alone; h != nil && h.party != but && h.check(s) {
-		return true
-	}
-	return !a.kind.Shared() && o.isRead(s, but)
-}
-
 // waitsFor returns a pointer to the object's queue for calls that want a lock of the given kind.
 func (o *object) waitsFor(kind protocol.Kind) **queue {
 	if kind.Placed() {
@@ -141,5 +128,73 @@ func (o *object) holds() iter.Seq[*hold] {
 				return
 			}
 		}
+	}
+}
+
+// Marks say what has happened to a lock since the mutex was locked.
+type marks uint8
+
+const (
+	markChanged  marks = 1 << iota // calls or holds have come or gone
+	markFree                       // the lock may be free, so the lead tries again
+	markJoinable                   // waiting readers may join the youngest claim for reading
+	markEntered                    // a party got the lock, so its other calls can re-enter it
+	markUnlocked                   // a Locker was unlocked, so its plain calls can have places again
+	markLost                       // a claim was lost, and the store may have granted another
+)
+
+// mark records what has happened to a lock.
+func (o *object) mark(s *state, m marks) {
+	if o.marks == 0 {
+		s.marked = append(s.marked, o)
+	}
+	o.marks |= m
+}
+
+// mark records what has happened to a claim's lock.
+func (cl *claim) mark(s *state, m marks) {
+	if o := cl.present(s); o != nil {
+		o.mark(s, m)
+	}
+}
+
+// reading holds the readers of this client.
+type reading struct {
+	holds map[party]*hold // the latest hold of each party
+	lent  *claim          // a write lock's claim, while it is lent to readers; otherwise nil
+	older []*hold         // the parties' earlier holds, oldest first
+	young *claim          // latest claim, which new readers may join
+}
+
+// readers returns the holds of all readers.
+func (o *object) readers() []*hold {
+	if o == nil || o.reading == nil {
+		return nil
+	}
+	return slices.AppendSeq(slices.Clone(o.reading.older), maps.Values(o.reading.holds))
+}
+
+// reader returns a party's latest read hold, or nil.
+func (o *object) reader(p party) *hold {
+	if o == nil || o.reading == nil {
+		return nil
+	}
+	return o.reading.holds[p]
+}
+
+func (l *Locker) key() lockKey { return lockKey{l.kind.Family(), l.name} }
+
+// passing returns the claim that this client may hand over, or nil. The claim belongs to an
+// exclusive holder, or is a write lock that is lent to readers.
+func (o *object) passing() *claim {
+	switch {
+	case o == nil:
+		return nil
+	case o.alone != nil:
+		return o.alone.claim
+	case o.reading != nil:
+		return o.reading.lent
+	default:
+		return nil
 	}
 }

@@ -73,17 +73,6 @@ func (o *object) exhausts(a *acquisition) bool {
 	return o.out.first != nil && a.o.limit > 0 && o.out.permits+a.o.permits > a.o.limit
 }
 
-// exhausted is like exhausts, but first ends holds that have expired.
-func (o *object) exhausted(s *state, a *acquisition) bool {
-	if !o.exhausts(a) {
-		return false
-	}
-	for h := range o.permitted() {
-		h.check(s)
-	}
-	return o.exhausts(a)
-}
-
 // A refusal describes the latest request that the store refused because it asked for more permits
 // than were left. The request came from the lead of the queue.
 type refusal struct {

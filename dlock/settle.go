@@ -4,37 +4,10 @@ package dlock
 // with what has happened. Before the mutex is unlocked, settle does what that means for the waiting
 // calls, once for each marked lock. By then all rules have run, so it sees the lock as it will be.
 
-// Marks say what has happened to a lock since the mutex was locked.
-type marks uint8
-
-const (
-	markChanged  marks = 1 << iota // calls or holds have come or gone
-	markFree                       // the lock may be free, so the lead tries again
-	markJoinable                   // waiting readers may join the youngest claim for reading
-	markEntered                    // a party got the lock, so its other calls can re-enter it
-	markUnlocked                   // a Locker was unlocked, so its plain calls can have places again
-	markLost                       // a claim was lost, and the store may have granted another
-)
-
-// mark records what has happened to a lock.
-func (o *object) mark(s *state, m marks) {
-	if o.marks == 0 {
-		s.marked = append(s.marked, o)
-	}
-	o.marks |= m
-}
-
-// mark records what has happened to a claim's lock.
-func (cl *claim) mark(s *state, m marks) {
-	if o := cl.present(s); o != nil {
-		o.mark(s, m)
-	}
-}
-
 // settle settles all marked locks.
 func (s *state) settle() {
-	for _, o := range s.marked {
-		o.settle(s)
+	for i := 0; i < len(s.marked); i++ { // the end can move, since calls can be told to listen
+		s.marked[i].settle(s)
 	}
 	clear(s.marked)
 	s.marked = s.marked[:0]
@@ -66,11 +39,13 @@ func (q *queue) settle(s *state, m marks) {
 	switch {
 	case q.first == nil:
 		q.dissolve(s)
+		return
 	case m&markFree != 0:
 		q.wake(s)
 	default:
 		q.chooseLead(s)
 	}
+	q.subscribe(s)
 }
 
 func (q *queue) settleLine(s *state, m marks) {
@@ -78,6 +53,7 @@ func (q *queue) settleLine(s *state, m marks) {
 		q.dissolve(s)
 		return
 	}
+	q.subscribe(s)
 	if m&markLost != 0 {
 		q.leavePlaces(s)
 		q.lookAtLine(s)

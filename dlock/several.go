@@ -44,29 +44,6 @@ func (t *together) inside(ctx context.Context) *several {
 	return s
 }
 
-// follow ends the context of a lifeline when the hold h ends.
-func (h *hold) follow(c *Client, line *lifeline) {
-	s := c.lock()
-	defer c.unlock()
-	t := h.watched()
-	if t.contexts == nil {
-		t.contexts = make(map[*lifeline]struct{})
-	}
-	t.contexts[line] = struct{}{}
-	if h.state != live {
-		h.endContexts(s, h.ended())
-	}
-}
-
-// unfollow undoes follow. It is called before the hold is released.
-func (h *hold) unfollow(c *Client, line *lifeline) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if h.watchers != nil {
-		delete(h.watchers.contexts, line)
-	}
-}
-
 // over ends the context. It is called before the locks are released.
 func (s *several) over() {
 	s.watch.Stop()

@@ -1,8 +1,6 @@
 package dlock
 
 import (
-	"iter"
-	"slices"
 	"strconv"
 	"time"
 
@@ -41,6 +39,7 @@ type state struct {
 	timer      *time.Timer // calls rings at the first alarm
 	armed      instant     // when the timer rings
 	rings      func()      // called without the mutex
+	settles    func()      // called before the mutex is unlocked
 	polls      bool        // whether it was logged that the client polls instead of subscribing
 
 	// What unlock does, in this order.
@@ -51,11 +50,10 @@ type state struct {
 }
 
 // make initializes the state of a new client.
-func (s *state) make(set *settings, rings func()) {
-	s.settings, s.rings = set, rings
+func (s *state) make(set *settings, rings, settles func()) {
+	s.settings, s.rings, s.settles = set, rings, settles
 	s.lost = make(map[lostKey][]*hold)
 	s.crowds = make(map[lockKey]*crowd)
-	s.streaks = newStreaks()
 	for f := range s.objects {
 		s.objects[f] = make(map[string]*object)
 	}
@@ -119,54 +117,41 @@ func (s *state) nextOwner(note string) string {
 	return string(strconv.AppendUint(owner, s.number, 10))
 }
 
-// reportHeld logs which locks are still held.
-func (s *state) reportHeld() {
-	const most = 10
-	var names []string
-	held := 0
-	for h := range s.holds() {
-		held++
-		if name := h.claim.object.name; h.valid(s.now()) && len(names) < most &&
-			!slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	if len(names) > 0 {
-		s.warn("closed while locks are held: each ends with its lease, or when it is unlocked",
-			"locks", held, "names", names)
-	}
-}
-
-// holds returns all holds of this client.
-func (s *state) holds() iter.Seq[*hold] {
-	return func(yield func(*hold) bool) {
-		for _, table := range s.objects {
-			for _, o := range table {
-				for h := range o.holds() {
-					if !yield(h) {
-						return
-					}
-				}
-			}
-		}
-	}
-}
-
 // kept returns d, the time for which a released lock must stay taken, rounded up to whole
 // milliseconds.
 func kept(d time.Duration) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// dismiss wakes all waiting calls, so that they see that the client is closed.
-func (s *state) dismiss() {
-	for _, table := range s.objects {
-		for _, o := range table {
-			for q := range o.queues() {
-				for a := q.first; a != nil; a = a.next {
-					a.notify()
-				}
-			}
-		}
+// afterEvent is set in tests, to check the client's tables each time its mutex is unlocked.
+var afterEvent func(*Client)
+
+// lock locks c.mu, and returns what it guards.
+func (c *Client) lock() *state {
+	c.mu.Lock()
+	return &c.state
+}
+
+// unlock settles what has been marked, starts the goroutines that were requested while c.mu was locked, and unlocks c.mu. Then it
+// does the work that must not be done under c.mu: it ends contexts and subscriptions, then calls
+// traces, and then writes log records.
+func (c *Client) unlock() {
+	s := &c.state
+	s.settles()
+	if afterEvent != nil {
+		afterEvent(c)
 	}
+	starts, ends, tales, records := s.starts, s.ends, s.tales, s.records
+	s.starts, s.ends, s.tales, s.records = nil, nil, nil, nil
+	for _, start := range starts {
+		start(c)
+	}
+	c.mu.Unlock()
+	for _, end := range ends {
+		end()
+	}
+	for _, tell := range tales {
+		tell(c)
+	}
+	c.log.add(records...)
 }

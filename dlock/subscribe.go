@@ -6,19 +6,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A subscription records whether a queue gets the store's messages about releases of its lock, and
-// when that began.
-type subscription struct {
-	subscribed subState
-	cancel     context.CancelFunc   // ends a pending Subscribe call, or nil
-	sub        backend.Subscription // nil until the subscription is active
-	stood      instant              // when the subscription became active
-}
-
-type subState uint8
-
 const (
 	unsubscribed subState = iota
+	due                   // settle will subscribe
 	subscribing
 	failing  // the last attempt failed, and another follows
 	denied   // the store refuses, so the calls poll
@@ -28,8 +18,10 @@ const (
 // subscribe subscribes a queue to the releases of its lock. When the subscription begins, the queue
 // is woken, so an attempt always follows.
 func (q *queue) subscribe(s *state) {
-	q.subscribed = subscribing
-	s.start(func(c *Client) { q.listen(c) })
+	if q.subscribed == due {
+		q.subscribed = subscribing
+		s.start(func(c *Client) { q.listen(c) })
+	}
 }
 
 // listen asks the store for messages about a queue's lock, in the background. It is called by

@@ -136,3 +136,13 @@ func (t *takeBack) tookBack(
 	}
 	s.schedule(&t.alarm, next)
 }
+
+func (a *acquisition) dropClaim(s *state) {
+	if a.h != nil {
+		a.h.claim.dead = true
+		if a.h.claim.Strays() || a.h.claim.noted {
+			a.h.claim.takeBack(s)
+		}
+	}
+	a.h = nil
+}

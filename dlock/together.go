@@ -226,24 +226,6 @@ func (t *together) blame(failed *part) *part {
 	return failed
 }
 
-// newCall returns an acquisition for this part alone.
-func (p *part) newCall(ctx context.Context, o acquireOptions) *acquisition {
-	a := p.locker.newCall(ctx, p.who, o)
-	if a.within == nil {
-		a.within = p.within
-	}
-	return a
-}
-
-// single returns an acquisition that makes a single attempt at the part.
-func (p *part) single(ctx context.Context) *acquisition {
-	o := p.o
-	o.bounded, o.wait = true, 0
-	a := p.newCall(ctx, o)
-	a.answered = p.refused
-	return a
-}
-
 // inform passes the result of the last attempt at the part to an acquisition.
 func (p *part) inform(a *acquisition) {
 	if a.answered = isErrHeld(p.err); !a.answered {
@@ -300,12 +282,6 @@ type round struct {
 	failed bool
 	timer  *time.Timer // cuts the round short; nil while the round has no time limit
 	end    time.Time   // the latest end of the round
-}
-
-// bound makes the round end after r.patience.
-func (r *round) bound() {
-	r.end = time.Now().Add(r.patience)
-	r.timer = time.AfterFunc(r.patience, func() { r.cut(errWaited) })
 }
 
 // round makes one attempt at each part that has no hold yet. It returns a part that wasn't granted,
@@ -388,19 +364,6 @@ func byClient(parts []*part) iter.Seq2[*Client, []*part] {
 	}
 }
 
-// atOnce runs all tasks concurrently, and returns when they have ended.
-func atOnce(tasks []func()) {
-	if len(tasks) == 0 {
-		return
-	}
-	var running sync.WaitGroup
-	defer running.Wait()
-	for _, task := range tasks[1:] {
-		running.Go(task)
-	}
-	tasks[0]()
-}
-
 // tasks returns the tasks of a round for the parts of one client. The tasks can run concurrently.
 func (r *round) tasks(c *Client, parts []*part) (tasks []func()) {
 	switch {
@@ -426,27 +389,6 @@ func (r *round) attempt(p *part) {
 	p.err = errPanicked // stays if it panics
 	p.h, p.err = p.single(r).carryOut(r)
 	r.heard(p.err == nil)
-}
-
-// heard records an answer. The first answer and the first refusal each shorten the time that the
-// round waits for the other answers.
-func (r *round) heard(granted bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.left--
-	switch {
-	case r.left == 0:
-		if r.timer != nil {
-			r.timer.Stop()
-		}
-		return
-	case r.timer == nil:
-		r.bound()
-	}
-	if !granted && !r.failed {
-		r.failed = true
-		r.timer.Reset(min(time.Until(r.end), max(shortestRound, 4*time.Since(r.began))))
-	}
 }
 
 // over ends the round.
@@ -588,26 +530,4 @@ func (h *hold) hasSuccessor(c *Client) bool {
 	s := c.lock()
 	defer c.unlock()
 	return h.successor(s) != nil
-}
-
-// releaseApart releases each hold in a separate request.
-func (c *Client) releaseApart(ctx context.Context, parts []*part, quiet bool) {
-	var tasks []func()
-	for _, p := range parts {
-		p.err = errPanicked // stays if it panics
-		tasks = append(tasks, func() {
-			if quiet {
-				p.err = p.h.release(ctx, c)
-			} else {
-				p.err = p.h.giveUp(ctx, c)
-			}
-		})
-	}
-	if !c.store.Prompt() {
-		atOnce(tasks)
-		return
-	}
-	for _, task := range slices.Backward(tasks) {
-		defer task() // even if a Trace panics
-	}
 }

@@ -57,10 +57,6 @@ func (cl *claim) asksWhoWaits(s *state, now instant) bool {
 // streaks holds the streaks of at least the mostStreaks locks that were released last.
 type streaks struct{ young, old map[lockKey]streak }
 
-func newStreaks() streaks {
-	return streaks{make(map[lockKey]streak), make(map[lockKey]streak)}
-}
-
 func (all *streaks) of(key lockKey) (s streak, known bool) {
 	if s, known = all.young[key]; !known {
 		s, known = all.old[key]
@@ -73,6 +69,9 @@ func (all *streaks) note(key lockKey, s streak) {
 	if _, known := all.young[key]; !known && len(all.young) >= mostStreaks {
 		all.young, all.old = all.old, all.young
 		clear(all.young)
+	}
+	if all.young == nil {
+		all.young = make(map[lockKey]streak)
 	}
 	all.young[key] = s
 }
@@ -188,9 +187,6 @@ func (cl *claim) standBack(s *state, releases int, res backend.ReleaseResult) {
 	cr.sitOut(s, cl.queue(s))
 }
 
-// A message is the state of the store's message about this client's own release.
-type message uint8
-
 const (
 	unheard message = iota // this client doesn't listen
 	toCome                 // it is expected
@@ -271,9 +267,7 @@ func (s *state) dispel(key lockKey) {
 // which also makes the lead look. hear never postpones a look, so that this client's own releases
 // don't delay the lead.
 func (q *queue) hear(s *state, until instant) {
-	if q.subscribed == unsubscribed && s.notifies {
-		q.subscribe(s)
-	}
+	q.mustHear(s)
 	a := q.lead
 	if a.budget > 0 {
 		began := a.since

@@ -2,35 +2,10 @@ package dlock
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
-
-// A queue holds the calls of this client that wait for one lock, in order of arrival. The first
-// call whose Locker isn't locked is the lead. It asks the store when it is woken, and also polls. A
-// queue and its subscription exist only while a call waits.
-type queue struct {
-	object      *object
-	first, last *acquisition
-	length      int
-	placed      bool         // calls have places, and there's no lead
-	partners    int          // calls whose party can have other calls
-	writers     int          // calls that want the lock exclusively
-	lead        *acquisition // call that asks the store, or nil
-	woken       bool         // there is news since the lead's attempt
-	again       instant      // latest time for the lead's next look
-	releasing   int          // how many last releases are under way
-	heard       bool         // a message came during such a release
-	subscription
-	*keeping // nil if there are no places
-	overdue  alarm
-	refused  uint64 // the last refused attempt's number, or 0
-	refusal  refusal
-	failure  error // the lead's last error; nil once answered
-}
 
 // shortestWait is the minimum time between two looks at a lock, unless something wakes the lead
 // earlier.
@@ -138,303 +113,6 @@ func (a *acquisition) enqueue() bool {
 	return true
 }
 
-// newQueue returns an empty queue.
-func (o *object) newQueue(s *state, kind protocol.Kind) *queue {
-	q := s.spare
-	if q == nil {
-		q = new(queue)
-	}
-	s.spare = nil
-	*q = queue{object: o, placed: kind.Placed()}
-	if q.placed {
-		q.keeping = new(keeping)
-		q.look.task = lineLook{q}
-	}
-	*o.waitsFor(kind) = q
-	return q
-}
-
-// knownHeld reports whether this client itself holds the lock in a way that excludes a waiting
-// call.
-func (o *object) knownHeld(s *state, a *acquisition) bool {
-	if a.kind.Many() {
-		return o.exhausts(a)
-	}
-	now := s.now()
-	if o.alone != nil && o.alone.valid(now) {
-		return true
-	}
-	if a.kind.Shared() || o.reading == nil {
-		return false
-	}
-	for _, h := range o.reading.holds {
-		if h.valid(now) {
-			return true
-		}
-	}
-	return false
-}
-
-// dequeue removes an acquisition from its queue, if it is in one.
-func (a *acquisition) dequeue(s *state) {
-	q := a.in
-	if q == nil {
-		return
-	}
-	if a.prev != nil {
-		a.prev.next = a.next
-	} else {
-		q.first = a.next
-	}
-	if a.next != nil {
-		a.next.prev = a.prev
-	} else {
-		q.last = a.prev
-	}
-	a.in, a.prev, a.next = nil, nil, nil
-	if q.lead == a {
-		q.lead = nil
-	}
-	q.count(a, -1)
-	s.unschedule(&a.alarm)
-	q.object.mark(s, markChanged)
-}
-
-// chooseLead chooses the lead. A new lead is woken to try at once, unless it is likely to be handed
-// the lock, the store would refuse it, or this client lets others have a turn.
-func (q *queue) chooseLead(s *state) {
-	if q.placed || q.lead != nil && q.lead.committed() {
-		return
-	}
-	a, before := q.firstIn(), q.lead
-	if a == before {
-		return
-	}
-	if before != nil && !before.trying {
-		before.dropClaim(s) // its Locker is locked; it stops asking
-	}
-	q.lead = a
-	if a == nil {
-		return
-	}
-	q.again = 0
-	a.fresh = !a.expects(s) && !q.wouldRefuse(s, a) && !q.sitsOut(s)
-	if a.fresh || q.woken {
-		a.notify()
-	}
-}
-
-// next returns the first call, in order of arrival, whose Locker isn't locked. A Locker also counts
-// as unlocked if its hold is h, or is being released.
-func (q *queue) next(h *hold) *acquisition {
-	for a := q.first; a != nil; a = a.next {
-		if v := a.variable(); v == nil || v.hold == nil || v.hold == h ||
-			v.hold.state == released || a.kind.Shared() {
-			return a
-		}
-	}
-	return nil
-}
-
-// committed reports whether an acquisition must stay the lead. It must stay while its request is
-// under way. If the answer to a request was lost, it must also stay as long as the store might have
-// granted that request, since no other call would repeat it.
-func (a *acquisition) committed() bool {
-	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
-}
-
-// firstIn returns the call that should be the lead: the first call of the queue that isn't parked,
-// or nil if all calls are parked. But if the head of the queue is parked and the current lead is
-// not, the current lead stays the lead.
-func (q *queue) firstIn() *acquisition {
-	switch v := q.first.variable(); {
-	case !q.first.parked():
-		return q.first
-	case int(v.waiting) == q.length:
-		return nil // all calls come from that Locker
-	case q.lead != nil && !q.lead.parked():
-		return q.lead // saves a walk past all parked calls
-	}
-	for a := q.first; a != nil; a = a.next {
-		if !a.parked() {
-			return a
-		}
-	}
-	return nil
-}
-
-// count updates the queue's counts for a call that joins the queue (n is 1) or leaves it (n is -1).
-func (q *queue) count(a *acquisition, n int) {
-	q.length += n
-	if a.partners {
-		q.partners += n
-	}
-	if !a.kind.Shared() {
-		q.writers += n
-	}
-	if v := a.variable(); v != nil {
-		v.waiting += int32(n)
-	}
-}
-
-// parked reports whether an acquisition waits for its Locker to be unlocked.
-func (a *acquisition) parked() bool {
-	v := a.variable()
-	return v != nil && v.hold != nil && !a.kind.Shared()
-}
-
-// expects reports whether a holder in this client is likely to hand the lock over to this call, the
-// lead of its queue. If so, the lead looks again when the hand-over time ends.
-func (a *acquisition) expects(s *state) bool {
-	o := a.in.object
-	if a.kind.Many() {
-		return o.exhausts(a) // the client's own releases wake the call
-	}
-	cl := o.passing()
-	if cl == nil || s.handover == 0 || !cl.passesTo(a) {
-		return false
-	}
-	now, until := s.now(), cl.handoverEnd(s)+shortestWait
-	if now >= until || !cl.passes(now) {
-		return false
-	}
-	s.hasten(&a.alarm, until)
-	return true
-}
-
-// wouldRefuse reports whether the store would refuse a new lead, for the same reason as the
-// previous lead. If so, the new lead looks again when the previous lead would have.
-func (q *queue) wouldRefuse(s *state, a *acquisition) bool {
-	if q.woken || !q.refusal.refuses(a) {
-		return false
-	}
-	s.hasten(&a.alarm, q.refusal.again)
-	return true
-}
-
-// newsShare determines when a call that isn't the lead finds out whether the lock is held, so that
-// its error can say so. If its wait is bounded, it does that after 1/newsShare of the wait.
-const newsShare = 4
-
-// inquire makes the lead ask the store, unless the store has refused an attempt that was made after
-// the one with the given number.
-func (q *queue) inquire(seen uint64) {
-	if q.lead != nil && q.refused <= seen {
-		q.lead.fresh = true
-		q.lead.notify()
-	}
-}
-
-// ring makes a lead try again. For any other call, it finds out whether the lock is held.
-func (a *acquisition) ring(s *state, now instant) {
-	if a.handed != nil {
-		s.later(a.cut)
-		return
-	}
-	switch q := a.in; {
-	case q.lead == a, q.placed:
-		a.fresh = true
-		a.notify()
-	case q.object.knownHeld(s, a):
-		a.answered = true // no need to ask the store
-	default:
-		q.inquire(a.seen)
-	}
-}
-
-// watch sets the alarm for reporting that a call has waited for longer than a lease.
-func (q *queue) watch(s *state, a *acquisition) {
-	if a.since == 0 {
-		a.since = a.began
-	}
-	if q.overdue.task == nil {
-		q.overdue.task = q
-		s.schedule(&q.overdue, a.since+s.lease)
-	}
-}
-
-// ring logs, once, that a call has waited for longer than a lease for a lock that this client
-// itself holds.
-func (q *queue) ring(s *state, now instant) {
-	if began := q.first.since; began == 0 || now < began+s.lease {
-		s.schedule(&q.overdue, max(began, now-s.lease/2)+s.lease)
-		return
-	}
-	switch {
-	case q.first.parked():
-		s.warn("waiting for longer than a lease for a Locker that is locked", "name", q.object.name)
-	case q.object.knownHeld(s, q.first):
-		s.warn("waiting for longer than a lease for a lock that this client holds itself", "name",
-			q.object.name)
-	default:
-		s.schedule(&q.overdue, now+s.lease)
-	}
-}
-
-// notify wakes a waiting call, so that it checks for changes.
-func (a *acquisition) notify() {
-	select {
-	case a.signal <- struct{}{}:
-	default:
-	}
-}
-
-// slot returns a pointer to the object's field that refers to the queue.
-func (q *queue) slot() **queue {
-	if q.placed {
-		return &q.object.line
-	}
-	return &q.object.queue
-}
-
-// dissolve drops an empty queue.
-func (q *queue) dissolve(s *state) {
-	*q.slot() = nil
-	s.unschedule(&q.overdue)
-	if q.placed {
-		s.unschedule(&q.look)
-	}
-	q.lead = nil
-	if q.subscribed == unsubscribed && q.releasing == 0 && !q.placed {
-		s.spare = q // nothing else refers to it
-		return
-	}
-	if q.cancel != nil {
-		s.later(q.cancel)
-	}
-	if q.sub != nil {
-		s.later(q.sub.Close)
-	}
-}
-
-// wake wakes the lead of a queue, so that it tries again.
-func (q *queue) wake(s *state) {
-	q.woken, q.refusal = true, refusal{}
-	q.chooseLead(s)
-	if q.lead != nil {
-		q.lead.notify()
-	}
-}
-
-// letPartiesEnter removes and wakes the calls whose parties have the lock by now, since they can
-// re-enter it.
-func (q *queue) letPartiesEnter(s *state) {
-	for a := q.first; a != nil && q.partners > 0; {
-		next := a.next
-		if a.partners && q.object.isHeldBy(a.party) {
-			a.dequeue(s)
-			a.joined = true
-			a.notify()
-			if a.cut != nil {
-				s.later(a.cut)
-			}
-		}
-		a = next
-	}
-}
-
-type move uint8
-
 const (
 	toWait move = iota
 	toTry
@@ -477,14 +155,6 @@ func (a *acquisition) turn() move {
 	q.again, q.refusal = 0, refusal{}
 	s.tries(q.object.key(), woken)
 	return toTry
-}
-
-// wait makes the channel that wakes the call, and returns toWait.
-func (a *acquisition) wait() move {
-	if a.signal == nil {
-		a.signal = make(chan struct{}, 1)
-	}
-	return toWait
 }
 
 // tryInTurn makes the lead's next attempt. If it returns neither a hold nor an error, the call
@@ -582,9 +252,7 @@ func (a *acquisition) keptOut(remaining time.Duration) {
 		}
 	}
 	q.refused, q.failure = a.attempt, nil
-	if q.subscribed == unsubscribed && c.notifies {
-		q.subscribe(s)
-	}
+	q.mustHear(s)
 	s.schedule(&a.alarm, q.nextAttempt(s, a, remaining))
 	if !q.woken {
 		q.refusal = refusal{a.o.permits, a.o.limit, a.alarm.at}
@@ -596,31 +264,6 @@ func (a *acquisition) exclude() {
 	if a.excluded != nil {
 		a.excluded()
 	}
-}
-
-// nextAttempt returns the time at which the lead looks next if nothing wakes it earlier. The
-// parameter remaining is how much longer someone else holds the lock, according to the store.
-func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) instant {
-	now := s.now()
-	wait, jitter := longestPause(a.o.lease), longestJitter
-	if place := a.placeLease(); place > 0 {
-		wait = min(wait, place/3)
-	}
-	if !s.notifies || q.subscribed == failing || q.subscribed == denied {
-		wait = a.polls.next(firstPoll, min(wait, longestPoll))
-	}
-	// If the lease might end earlier, look at its end, so that the lock doesn't stay free until the
-	// planned look.
-	if remaining >= 0 && remaining < wait+min(wait/10, jitter) {
-		wait, jitter = remaining+time.Millisecond, endJitter
-	}
-	wait = max(wait, shortestWait)
-	at := now + wait + rand.N(min(wait/10, jitter)+1)
-	if q.again > 0 {
-		// since the answer, this client may have released the lock and let others go first
-		at = min(at, max(now, q.again))
-	}
-	return at
 }
 
 // leave ends the wait of a call that can't go on, and returns its error.
@@ -685,4 +328,37 @@ func (a *acquisition) quit(err error) error {
 	a.dequeue(s)
 	a.dropClaim(s)
 	return err
+}
+
+// take accepts the hold that was handed to a waiting call.
+func (a *acquisition) take(ctx context.Context) (*hold, error) {
+	c := a.client
+	a.abandon() // the call might have asked the store for a claim of its own
+	over := c.over(ctx)
+	s := c.lock()
+	defer c.unlock()
+	h := a.handed
+	a.handed = nil
+	s.unschedule(&a.alarm)
+	a.answered, a.failure = true, nil // the client knew that it held the lock itself
+	switch v := a.variable(); {
+	case h.state == forsaken:
+		h.leaveForsaken(s)
+		return nil, ErrClosed
+	case over != nil:
+		if h.count == 1 {
+			h.claim.Forgo(c.now()) // no call has accepted it yet
+			h.offered = true       // until it is released
+		}
+		s.background(func(c *Client) { h.release(context.Background(), c) }) // this can take long
+		return nil, a.giveUp(over)
+	case v != nil && h.count == 0 && a.kind.Shared():
+		return h, nil // another reader of the Locker released h instead of its own hold
+	case h.check(s):
+		h.offered = false
+		return h, nil
+	case h.state == lost:
+		h.releaseLost(s)
+	}
+	return nil, errAgain
 }
