@@ -9,12 +9,66 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
+// An attempt is one request to the store for a lock that the party of a call doesn't have. Its
+// answer makes the call's claim a hold, or says how long to wait.
+
+// An attempt is a request for the lock, either prepared or under way.
+type attempt struct {
+	h      *hold
+	lease  time.Duration
+	sent   instant
+	forced uint64 // the number of this client's force-unlocks when the attempt was sent
+	late   bool   // an earlier attempt got the lock, with no time left to renew it
+	place  time.Duration
+	req    backend.AcquireRequest // built with c.mu held, since the claim can change later
+}
+
 // tryOnce asks the store for the lock once. If the error is nil, the call has the lock. If it is
 // errHeld, remaining is how long the current hold lasts without renewal.
 func (a *acquisition) tryOnce(ctx context.Context) (remaining time.Duration, err error) {
 	at := a.attempting()
 	res, err := at.h.claim.acquireStep(ctx, a.client, a.o.lease, at.req)
 	return a.attempted(ctx, at, res, err)
+}
+
+// attempting prepares an attempt, and records it as sent.
+func (a *acquisition) attempting() attempt {
+	c := a.client
+	s := c.lock()
+	defer c.mu.Unlock()
+	if a.h == nil {
+		a.h = a.newClaim(s)
+	}
+	at := attempt{
+		h: a.h, lease: c.stored(a.o.asked()), sent: c.now(), forced: c.forced.Load(),
+		late: a.late, place: linePlace,
+	}
+	if a.in != nil && a.in.placed {
+		at.place = a.in.placeLasts()
+	}
+	a.late = false
+	at.h.claim.Sent(at.sent, at.lease)
+	s.attempts++
+	a.attempt, a.sent = s.attempts, at.sent
+	at.req = at.request(s, a)
+	return at
+}
+
+// request returns the request that an attempt sends. If the call can wait, the request also
+// registers the call as a waiting writer, or gives it a place in the line of a fair lock.
+func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
+	req := at.h.claim.acquireRequest(at.lease, false)
+	switch {
+	case a.single():
+	case a.kind.Family() == protocol.ReadWrites:
+		req.Waited, req.Place = s.now()-a.began, a.placeLease()
+	case a.kind.Placed():
+		req.Place = at.place
+		if at.late {
+			req.Waited = s.now() - a.began
+		}
+	}
+	return req
 }
 
 // acquireStep asks the store for a claim. The lease determines how long acquireStep waits for the
@@ -41,40 +95,6 @@ func (cl *claim) answeredLate(c *Client, res backend.AcquireResult, err error) {
 	if cl.dead && !cl.leaving {
 		cl.takeBack(s)
 	}
-}
-
-// An attempt is a request for the lock, either prepared or under way.
-type attempt struct {
-	h      *hold
-	lease  time.Duration
-	sent   instant
-	forced uint64 // the number of this client's force-unlocks when the attempt was sent
-	late   bool   // an earlier attempt got the lock, with no time left to renew it
-	place  time.Duration
-	req    backend.AcquireRequest // built with c.mu held, since the claim can change later
-}
-
-// attempting prepares an attempt, and records it as sent.
-func (a *acquisition) attempting() attempt {
-	c := a.client
-	s := c.lock()
-	defer c.mu.Unlock()
-	if a.h == nil {
-		a.h = a.newClaim(s)
-	}
-	at := attempt{
-		h: a.h, lease: c.stored(a.o.asked()), sent: c.now(), forced: c.forced.Load(),
-		late: a.late, place: linePlace,
-	}
-	if a.in != nil && a.in.placed {
-		at.place = a.in.placeLasts()
-	}
-	a.late = false
-	at.h.claim.Sent(at.sent, at.lease)
-	s.attempts++
-	a.attempt, a.sent = s.attempts, at.sent
-	at.req = at.request(s, a)
-	return at
 }
 
 // attempted processes the answer to an attempt. If the lock was granted, but this client has
@@ -173,21 +193,16 @@ func (a *acquisition) unusable(s *state) error {
 	}
 }
 
-// request returns the request that an attempt sends. If the call can wait, the request also
-// registers the call as a waiting writer, or gives it a place in the line of a fair lock.
-func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
-	req := at.h.claim.acquireRequest(at.lease, false)
-	switch {
-	case a.single():
-	case a.kind.Family() == protocol.ReadWrites:
-		req.Waited, req.Place = s.now()-a.began, a.placeLease()
-	case a.kind.Placed():
-		req.Place = at.place
-		if at.late {
-			req.Waited = s.now() - a.began
-		}
+// tried returns the result of the single attempt of a call that doesn't wait.
+func (a *acquisition) tried(err error) (*hold, error) {
+	if err == nil {
+		return a.h, nil
 	}
-	return req
+	a.abandon()
+	if err == errHeld && a.joins() {
+		err = errAgain // another goroutine of the same party has acquired the lock
+	}
+	return nil, err
 }
 
 // newClaim creates the claim that an acquisition asks for, with a new owner string. It returns the
@@ -292,16 +307,4 @@ func (h *hold) failReentry(
 		cl.takeBack(s)
 	}
 	return h.overError()
-}
-
-// tried returns the result of the single attempt of a call that doesn't wait.
-func (a *acquisition) tried(err error) (*hold, error) {
-	if err == nil {
-		return a.h, nil
-	}
-	a.abandon()
-	if err == errHeld && a.joins() {
-		err = errAgain // another goroutine of the same party has acquired the lock
-	}
-	return nil, err
 }

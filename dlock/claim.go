@@ -96,27 +96,6 @@ const (
 	forsaken           // not released when the client was closed; can still be unlocked
 )
 
-// valid reports whether the hold can be relied on now.
-func (h *hold) valid(now instant) bool { return h.state == live && now < h.claim.Until() }
-
-// passes reports whether a claim may be handed over to another holder, or joined. The caller must
-// also check the hand-over time.
-func (cl *claim) passes(now instant) bool { return !cl.dead && cl.Passes(now) }
-
-// suits reports whether the claim satisfies the options of an acquisition. The caller must also
-// compare the kinds.
-func (cl *claim) suits(a *acquisition) bool {
-	return !a.o.fixed && !a.o.keeps && !a.o.noted && a.o.lease == cl.Lease()
-}
-
-// token returns the claim's fencing token, or 0.
-func (cl *claim) token() uint64 {
-	if cl.more == nil {
-		return 0
-	}
-	return cl.more.token
-}
-
 // newHold returns a party's hold on a claim.
 func newHold(p party, kind protocol.Kind, cl *claim) *hold {
 	h := new(hold)
@@ -129,6 +108,17 @@ func (h *hold) rest(p party, kind protocol.Kind, cl *claim) {
 	if h.variable() == nil && !kind.Shared() && !kind.Many() {
 		h.slot = make(chan struct{}, 1)
 	}
+}
+
+// valid reports whether the hold can be relied on now.
+func (h *hold) valid(now instant) bool { return h.state == live && now < h.claim.Until() }
+
+// token returns the fencing token of a hold, or 0. It needs no mutex.
+func (h *hold) token() uint64 {
+	if !h.kind.Numbered() {
+		return 0
+	}
+	return h.claim.token()
 }
 
 // since returns when the hold began.
@@ -145,6 +135,14 @@ func (h *hold) beginsLater(now instant) *hold {
 func (h *hold) variable() *variable {
 	v, _ := h.party.(*variable)
 	return v
+}
+
+// watched returns the watchers of a hold, and creates them if there are none.
+func (h *hold) watched() *watchers {
+	if h.watchers == nil {
+		h.watchers = new(watchers)
+	}
+	return h.watchers
 }
 
 // tell notifies everything that waits for the end of a hold, and ends the hold's contexts.
@@ -174,6 +172,32 @@ func (h *hold) endContexts(s *state, cause error) {
 	h.watchers.contexts = nil
 }
 
+// passes reports whether a claim may be handed over to another holder, or joined. The caller must
+// also check the hand-over time.
+func (cl *claim) passes(now instant) bool { return !cl.dead && cl.Passes(now) }
+
+// suits reports whether the claim satisfies the options of an acquisition. The caller must also
+// compare the kinds.
+func (cl *claim) suits(a *acquisition) bool {
+	return !a.o.fixed && !a.o.keeps && !a.o.noted && a.o.lease == cl.Lease()
+}
+
+// token returns the claim's fencing token, or 0.
+func (cl *claim) token() uint64 {
+	if cl.more == nil {
+		return 0
+	}
+	return cl.more.token
+}
+
+// permits returns the number of permits that a claim asks for, and the semaphore's limit.
+func (cl *claim) permits() (n, limit int) {
+	if !cl.kind.Many() {
+		return 0, 0
+	}
+	return cl.more.many, cl.more.limit
+}
+
 // Requests to the store about a claim.
 
 func (cl *claim) acquireRequest(lease time.Duration, reentry bool) backend.AcquireRequest {
@@ -183,14 +207,6 @@ func (cl *claim) acquireRequest(lease time.Duration, reentry bool) backend.Acqui
 	}
 	req.Permits, req.Limit = cl.permits()
 	return req
-}
-
-func (cl *claim) releaseRequest(lease time.Duration, ask bool) backend.ReleaseRequest {
-	n, _ := cl.permits()
-	return backend.ReleaseRequest{
-		Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner, Lease: lease,
-		AskWaiting: ask, Permits: n,
-	}
 }
 
 func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
@@ -211,12 +227,24 @@ func (cl *claim) lookRequest() backend.LookRequest {
 	return req
 }
 
-// permits returns the number of permits that a claim asks for, and the semaphore's limit.
-func (cl *claim) permits() (n, limit int) {
-	if !cl.kind.Many() {
-		return 0, 0
+func (cl *claim) releaseRequest(lease time.Duration, ask bool) backend.ReleaseRequest {
+	n, _ := cl.permits()
+	return backend.ReleaseRequest{
+		Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner, Lease: lease,
+		AskWaiting: ask, Permits: n,
 	}
-	return cl.more.many, cl.more.limit
+}
+
+// lastRelease returns the request for the last release of a claim. If the lock must stay taken for
+// a while, the request says so. That is also needed when a release is repeated because the store's
+// count was higher than the client's.
+func (cl *claim) lastRelease(set *settings, lease time.Duration, ask bool) backend.ReleaseRequest {
+	req := cl.releaseRequest(lease, ask)
+	if left := cl.Left(set.now()); left > 0 {
+		req.Keep, req.AskWaiting = kept(left), false
+		req.Lease = max(lease, set.stored(left))
+	}
+	return req
 }
 
 // nextLook returns the time at which the watchdog next looks at a claim. The parameter sent is the
@@ -251,18 +279,6 @@ func (h *hold) prolong(s *state, sent instant, lease, asked time.Duration) {
 	s.schedule(&cl.alarm, cl.nextLook(s, sent))
 }
 
-// lastRelease returns the request for the last release of a claim. If the lock must stay taken for
-// a while, the request says so. That is also needed when a release is repeated because the store's
-// count was higher than the client's.
-func (cl *claim) lastRelease(set *settings, lease time.Duration, ask bool) backend.ReleaseRequest {
-	req := cl.releaseRequest(lease, ask)
-	if left := cl.Left(set.now()); left > 0 {
-		req.Keep, req.AskWaiting = kept(left), false
-		req.Lease = max(lease, set.stored(left))
-	}
-	return req
-}
-
 // endRenewal ends the renewal that a reader's re-entry began, so that the claim has a fixed lease
 // again.
 func (h *hold) endRenewal(s *state) {
@@ -270,20 +286,4 @@ func (h *hold) endRenewal(s *state) {
 	h.renewedFrom = 0
 	cl.EndRenewal(now)
 	s.schedule(&cl.alarm, cl.nextLook(s, now))
-}
-
-// token returns the fencing token of a hold, or 0. It needs no mutex.
-func (h *hold) token() uint64 {
-	if !h.kind.Numbered() {
-		return 0
-	}
-	return h.claim.token()
-}
-
-// watched returns the watchers of a hold, and creates them if there are none.
-func (h *hold) watched() *watchers {
-	if h.watchers == nil {
-		h.watchers = new(watchers)
-	}
-	return h.watchers
 }

@@ -9,6 +9,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
+// Sometimes a client doesn't know what the store makes of one of its claims, or who has the lock
+// instead. Then it asks.
+
 // confirm asks the store whether a claim still exists. If it doesn't, confirm calls the function
 // lost. If the store gives no answer, confirm keeps asking in the background.
 func (cl *claim) confirm(ctx context.Context, c *Client, lost func(*claim, *state)) {
@@ -45,6 +48,9 @@ func (cl *claim) confirmOnce(ctx context.Context, c *Client, lost func(*claim, *
 	}
 	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.Until()
 }
+
+// forced ends a claim because this client has force-unlocked the lock.
+func (cl *claim) forced(s *state) { cl.lose(s, why{reason: LossForced}) }
 
 // look asks the store, in the background, whether a claim still exists. If it doesn't, the claim is
 // lost.
@@ -136,6 +142,3 @@ func (h *hold) explained(c *Client, err error) error {
 	}
 	return h.watchers.loss
 }
-
-// forced ends a claim because this client has force-unlocked the lock.
-func (cl *claim) forced(s *state) { cl.lose(s, why{reason: LossForced}) }

@@ -9,6 +9,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
+// The last release of a claim is repeated until the store counts nothing any more. Only then do the
+// client's waiting calls ask for the lock. A release that isn't the last one is sent once.
+
 // A departure is the last release of a claim, in progress.
 type departure struct {
 	h     *hold
@@ -19,11 +22,16 @@ type departure struct {
 	inner *claim // the claim for the party's read locks, to be released first; nil if none
 }
 
-// free performs the last release of a claim.
-func (d departure) free(ctx context.Context, c *Client) error {
-	return d.carryOut(ctx, c, func() (backend.ReleaseResult, error) {
-		return d.h.claim.sendRelease(ctx, c, d.lease, d.ask)
-	})
+// releases begins a hold's last release. From then on the owner string of the hold isn't used for
+// re-entries or renewals. releases returns the queue of calls that wait for the lock, or nil. The
+// queue's lead waits for the answer to the release before it asks the store.
+func (h *hold) releases(s *state) *queue {
+	h.state = released
+	h.count = 0
+	q := h.claim.postpone(s)
+	h.drop(s)
+	h.endContexts(s, ErrNotHeld) // some remain if fn released too often
+	return q
 }
 
 // depart begins the last release of a hold's claim.
@@ -36,6 +44,13 @@ func (h *hold) depart(s *state, q *queue, now instant) departure {
 	cl.Sent(now, max(d.lease, s.stored(cl.Left(now))))
 	d.inner = h.endInner(s)
 	return d
+}
+
+// free performs the last release of a claim.
+func (d departure) free(ctx context.Context, c *Client) error {
+	return d.carryOut(ctx, c, func() (backend.ReleaseResult, error) {
+		return d.h.claim.sendRelease(ctx, c, d.lease, d.ask)
+	})
 }
 
 // carryOut performs the last release of a claim. The given function returns the answer to the first
@@ -174,18 +189,6 @@ func (cl *claim) releaseOnce(
 	}
 }
 
-// releases begins a hold's last release. From then on the owner string of the hold isn't used for
-// re-entries or renewals. releases returns the queue of calls that wait for the lock, or nil. The
-// queue's lead waits for the answer to the release before it asks the store.
-func (h *hold) releases(s *state) *queue {
-	h.state = released
-	h.count = 0
-	q := h.claim.postpone(s)
-	h.drop(s)
-	h.endContexts(s, ErrNotHeld) // some remain if fn released too often
-	return q
-}
-
 // drainShared releases a shared claim that has ended.
 func (cl *claim) drainShared(ctx context.Context, c *Client) (err error) {
 	err = errUnanswered // stays if the step panics
@@ -198,59 +201,6 @@ func (cl *claim) drainShared(ctx context.Context, c *Client) (err error) {
 	}()
 	_, err = cl.drain(ctx, c, c.stored(cl.Lease()), false)
 	return err
-}
-
-// leaveForsaken decrements the count of a hold after Close, and reports whether the store must be
-// told.
-func (h *hold) leaveForsaken(s *state) (tell bool) {
-	h.count--
-	if h.count <= 0 {
-		h.state = released
-		h.drop(s)
-		h.vacate(s)
-	}
-	return !h.kind.Shared() || h.count <= 0 && h.leaves()
-}
-
-// departForsaken begins one release of a hold after Close. It reports whether the store must be
-// told, and returns the claims that must be released before the claim of this hold.
-func (h *hold) departForsaken(s *state) (tell bool, before []*claim) {
-	cl := h.claim
-	tell = h.leaveForsaken(s)
-	if !tell || h.count > 0 {
-		return tell, nil
-	}
-	cl.dead = true
-	if inner := h.endInner(s); inner != nil {
-		before = append(before, inner)
-	}
-	if cl.more != nil && cl.more.other != nil {
-		before = append(before, cl.more.other)
-	}
-	return tell, before
-}
-
-// releaseLost performs one release of a hold that was lost.
-func (h *hold) releaseLost(s *state) {
-	h.count--
-	if h.count > 0 {
-		return
-	}
-	s.forget(h)
-	h.vacate(s)
-	if h.leaves() {
-		h.claim.takeBack(s)
-	}
-}
-
-// leaves removes the hold from the count of holds that use its claim, and reports whether the claim
-// is now unused.
-func (h *hold) leaves() bool {
-	if !h.kind.Shared() {
-		return true
-	}
-	h.claim.more.holds--
-	return h.claim.more.holds == 0
 }
 
 // A partial is a release in progress that decrements the hold's count, but leaves the lock held.
@@ -299,4 +249,57 @@ func (p partial) release(ctx context.Context, c *Client) error {
 	}
 	h.prolong(s, p.began, p.lease, p.asked)
 	return nil
+}
+
+// releaseLost performs one release of a hold that was lost.
+func (h *hold) releaseLost(s *state) {
+	h.count--
+	if h.count > 0 {
+		return
+	}
+	s.forget(h)
+	h.vacate(s)
+	if h.leaves() {
+		h.claim.takeBack(s)
+	}
+}
+
+// leaves removes the hold from the count of holds that use its claim, and reports whether the claim
+// is now unused.
+func (h *hold) leaves() bool {
+	if !h.kind.Shared() {
+		return true
+	}
+	h.claim.more.holds--
+	return h.claim.more.holds == 0
+}
+
+// leaveForsaken decrements the count of a hold after Close, and reports whether the store must be
+// told.
+func (h *hold) leaveForsaken(s *state) (tell bool) {
+	h.count--
+	if h.count <= 0 {
+		h.state = released
+		h.drop(s)
+		h.vacate(s)
+	}
+	return !h.kind.Shared() || h.count <= 0 && h.leaves()
+}
+
+// departForsaken begins one release of a hold after Close. It reports whether the store must be
+// told, and returns the claims that must be released before the claim of this hold.
+func (h *hold) departForsaken(s *state) (tell bool, before []*claim) {
+	cl := h.claim
+	tell = h.leaveForsaken(s)
+	if !tell || h.count > 0 {
+		return tell, nil
+	}
+	cl.dead = true
+	if inner := h.endInner(s); inner != nil {
+		before = append(before, inner)
+	}
+	if cl.more != nil && cl.more.other != nil {
+		before = append(before, cl.more.other)
+	}
+	return tell, before
 }

@@ -2,6 +2,9 @@ package dlock
 
 import "slices"
 
+// When the store grants a claim, a hold begins. Claims of this client that can't exist beside it
+// are lost.
+
 // grant records that the store has granted the claim of a hold. It returns the hold.
 func (h *hold) grant(s *state, sent instant) *hold {
 	cl := h.claim
@@ -54,6 +57,31 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 	return all
 }
 
+// grantShared turns a read lock that the store has just granted into a hold, and lets waiting
+// readers join.
+func (h *hold) grantShared(s *state, o *object) {
+	cl := h.claim
+	o.addReader(s, h)
+	if cl.retain() == nil && cl.Renewed() && !cl.more.noted {
+		o.reading.young = cl
+		o.mark(s, markJoinable)
+	}
+}
+
+// install adds a hold to the client's tables. Waiting calls of the same party can then re-enter the
+// hold, unless it is a hold of permits.
+func (h *hold) install(s *state) {
+	h.claim.object.keep(h)
+	if h.kind.Many() {
+		return
+	}
+	if v := h.variable(); v != nil {
+		v.hold = h
+		return
+	}
+	h.claim.object.mark(s, markEntered)
+}
+
 // overtaken reports whether another attempt of this client acquired the lock while a's attempt was
 // under way. The store might have granted either attempt first, so it is unknown which of the two
 // claims was lost. If there is such an attempt, overtaken asks the store about its claim, and the
@@ -76,29 +104,4 @@ func (a *acquisition) begunSince(s *state, since instant) bool {
 	return slices.ContainsFunc(a.in.object.rivals(a.h.claim), func(mine *claim) bool {
 		return mine.began > since && !mine.dead && now < mine.Until()
 	})
-}
-
-// install adds a hold to the client's tables. Waiting calls of the same party can then re-enter the
-// hold, unless it is a hold of permits.
-func (h *hold) install(s *state) {
-	h.claim.object.keep(h)
-	if h.kind.Many() {
-		return
-	}
-	if v := h.variable(); v != nil {
-		v.hold = h
-		return
-	}
-	h.claim.object.mark(s, markEntered)
-}
-
-// grantShared turns a read lock that the store has just granted into a hold, and lets waiting
-// readers join.
-func (h *hold) grantShared(s *state, o *object) {
-	cl := h.claim
-	o.addReader(s, h)
-	if cl.retain() == nil && cl.Renewed() && !cl.more.noted {
-		o.reading.young = cl
-		o.mark(s, markJoinable)
-	}
 }

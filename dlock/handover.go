@@ -126,6 +126,12 @@ func (cl *claim) passOn(s *state) bool {
 	return true
 }
 
+// mayBeJoined reports whether a new reader could join a claim that has no holders left.
+func (cl *claim) mayBeJoined(s *state) bool {
+	now, reading := s.now(), cl.object.reading
+	return now < cl.handoverEnd(s) && cl.passes(now) && reading != nil && reading.young == cl
+}
+
 // lent is the alarm task of a write lock that is lent to readers.
 type lent struct{ *claim }
 
@@ -241,10 +247,4 @@ func (cl *claim) giveBackWrite(c *Client, written *claim) {
 	if written.Strays() || err != nil || res.Outcome == backend.Left {
 		written.takeBack(s)
 	}
-}
-
-// mayBeJoined reports whether a new reader could join a claim that has no holders left.
-func (cl *claim) mayBeJoined(s *state) bool {
-	now, reading := s.now(), cl.object.reading
-	return now < cl.handoverEnd(s) && cl.passes(now) && reading != nil && reading.young == cl
 }

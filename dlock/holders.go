@@ -2,6 +2,9 @@ package dlock
 
 import "github.com/seed951563bd/distsync/dlock/internal/protocol"
 
+// Before a client asks the store, it looks at its own holds. They can let a call in, keep it out,
+// or be what an unlock is about. Holds that have expired don't count: a look ends them.
+
 // excludes reports whether this client has a hold that excludes the call. It ignores the holds of
 // the given party, unless the lock is a semaphore.
 func (o *object) excludes(s *state, a *acquisition, but party) bool {

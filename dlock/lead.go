@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// Of the calls in a queue, the lead alone asks the store. These are the rules for which call leads,
+// and when it asks.
+
 // chooseLead chooses the lead. A new lead is woken to try at once, unless it is likely to be handed
 // the lock, the store would refuse it, or this client lets others have a turn.
 func (q *queue) chooseLead(s *state) {
@@ -29,13 +32,6 @@ func (q *queue) chooseLead(s *state) {
 	}
 }
 
-// committed reports whether an acquisition must stay the lead. It must stay while its request is
-// under way. If the answer to a request was lost, it must also stay as long as the store might have
-// granted that request, since no other call would repeat it.
-func (a *acquisition) committed() bool {
-	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
-}
-
 // firstIn returns the call that should be the lead: the first call of the queue that isn't parked,
 // or nil if all calls are parked. But if the head of the queue is parked and the current lead is
 // not, the current lead stays the lead.
@@ -54,6 +50,13 @@ func (q *queue) firstIn() *acquisition {
 		}
 	}
 	return nil
+}
+
+// committed reports whether an acquisition must stay the lead. It must stay while its request is
+// under way. If the answer to a request was lost, it must also stay as long as the store might have
+// granted that request, since no other call would repeat it.
+func (a *acquisition) committed() bool {
+	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
 // expects reports whether a holder in this client is likely to hand the lock over to this call, the
@@ -83,65 +86,6 @@ func (q *queue) wouldRefuse(s *state, a *acquisition) bool {
 	}
 	s.hasten(&a.alarm, q.refusal.again)
 	return true
-}
-
-// newsShare determines when a call that isn't the lead finds out whether the lock is held, so that
-// its error can say so. If its wait is bounded, it does that after 1/newsShare of the wait.
-const newsShare = 4
-
-// inquire makes the lead ask the store, unless the store has refused an attempt that was made after
-// the one with the given number.
-func (q *queue) inquire(seen uint64) {
-	if q.lead != nil && q.refused <= seen {
-		q.lead.fresh = true
-		q.lead.notify()
-	}
-}
-
-// ring makes a lead try again. For any other call, it finds out whether the lock is held.
-func (a *acquisition) ring(s *state, now instant) {
-	if a.handed != nil {
-		s.later(a.cut)
-		return
-	}
-	switch q := a.in; {
-	case q.lead == a, q.placed:
-		a.fresh = true
-		a.notify()
-	case q.object.knownHeld(s, a):
-		a.answered = true // no need to ask the store
-	default:
-		q.inquire(a.seen)
-	}
-}
-
-// watch sets the alarm for reporting that a call has waited for longer than a lease.
-func (q *queue) watch(s *state, a *acquisition) {
-	if a.since == 0 {
-		a.since = a.began
-	}
-	if q.overdue.task == nil {
-		q.overdue.task = q
-		s.schedule(&q.overdue, a.since+s.lease)
-	}
-}
-
-// ring logs, once, that a call has waited for longer than a lease for a lock that this client
-// itself holds.
-func (q *queue) ring(s *state, now instant) {
-	if began := q.first.since; began == 0 || now < began+s.lease {
-		s.schedule(&q.overdue, max(began, now-s.lease/2)+s.lease)
-		return
-	}
-	switch {
-	case q.first.parked():
-		s.warn("waiting for longer than a lease for a Locker that is locked", "name", q.object.name)
-	case q.object.knownHeld(s, q.first):
-		s.warn("waiting for longer than a lease for a lock that this client holds itself", "name",
-			q.object.name)
-	default:
-		s.schedule(&q.overdue, now+s.lease)
-	}
 }
 
 // wake wakes the lead of a queue, so that it tries again.
@@ -178,6 +122,36 @@ func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) i
 	return at
 }
 
+// newsShare determines when a call that isn't the lead finds out whether the lock is held, so that
+// its error can say so. If its wait is bounded, it does that after 1/newsShare of the wait.
+const newsShare = 4
+
+// inquire makes the lead ask the store, unless the store has refused an attempt that was made after
+// the one with the given number.
+func (q *queue) inquire(seen uint64) {
+	if q.lead != nil && q.refused <= seen {
+		q.lead.fresh = true
+		q.lead.notify()
+	}
+}
+
+// ring makes a lead try again. For any other call, it finds out whether the lock is held.
+func (a *acquisition) ring(s *state, now instant) {
+	if a.handed != nil {
+		s.later(a.cut)
+		return
+	}
+	switch q := a.in; {
+	case q.lead == a, q.placed:
+		a.fresh = true
+		a.notify()
+	case q.object.knownHeld(s, a):
+		a.answered = true // no need to ask the store
+	default:
+		q.inquire(a.seen)
+	}
+}
+
 // knownHeld reports whether this client itself holds the lock in a way that excludes a waiting
 // call.
 func (o *object) knownHeld(s *state, a *acquisition) bool {
@@ -197,4 +171,33 @@ func (o *object) knownHeld(s *state, a *acquisition) bool {
 		}
 	}
 	return false
+}
+
+// watch sets the alarm for reporting that a call has waited for longer than a lease.
+func (q *queue) watch(s *state, a *acquisition) {
+	if a.since == 0 {
+		a.since = a.began
+	}
+	if q.overdue.task == nil {
+		q.overdue.task = q
+		s.schedule(&q.overdue, a.since+s.lease)
+	}
+}
+
+// ring logs, once, that a call has waited for longer than a lease for a lock that this client
+// itself holds.
+func (q *queue) ring(s *state, now instant) {
+	if began := q.first.since; began == 0 || now < began+s.lease {
+		s.schedule(&q.overdue, max(began, now-s.lease/2)+s.lease)
+		return
+	}
+	switch {
+	case q.first.parked():
+		s.warn("waiting for longer than a lease for a Locker that is locked", "name", q.object.name)
+	case q.object.knownHeld(s, q.first):
+		s.warn("waiting for longer than a lease for a lock that this client holds itself", "name",
+			q.object.name)
+	default:
+		s.schedule(&q.overdue, now+s.lease)
+	}
 }

@@ -7,6 +7,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
+// A hold ends at its last release, when it is lost, or when the client is closed. Losses are
+// remembered until they are unlocked, so that the unlock can say what happened.
+
 // check reports whether a hold can be relied on now. It marks an expired hold as lost.
 func (h *hold) check(s *state) bool {
 	now := s.now()
@@ -17,6 +20,17 @@ func (h *hold) check(s *state) bool {
 		h.lose(s, h.claim.ranOut(s, now))
 	}
 	return false
+}
+
+// lossError returns the error that says how a hold was lost, or nil if it wasn't lost. The contexts
+// of the hold end with this error as their cause.
+func (h *hold) lossError(c *Client) error {
+	s := c.lock()
+	defer c.unlock()
+	if h.check(s) || h.state != lost {
+		return nil
+	}
+	return h.ended()
 }
 
 // lose marks a hold, and all others that share its claim, as lost. It notifies their watchers.
@@ -53,6 +67,21 @@ func (cl *claim) lose(s *state, w why) {
 	cl.mark(s, markFree|markLost)
 }
 
+// loseReaders ends all holds of a shared claim that is lost.
+func (cl *claim) loseReaders(s *state, w why) {
+	o := cl.object
+	o.retire(cl)
+	if cl.more != nil {
+		s.unschedule(&cl.more.lent)
+	}
+	for _, h := range o.readers() {
+		if h.claim == cl {
+			h.endLost(s, w)
+		}
+	}
+	o.mark(s, markChanged)
+}
+
 // endLost ends one hold on a claim that is lost.
 func (h *hold) endLost(s *state, w why) {
 	l := h.newLoss(s, w)
@@ -83,6 +112,21 @@ func (h *hold) forsake(s *state) {
 	s.unschedule(&h.claim.alarm)
 }
 
+// drop removes a hold from the client's tables.
+func (h *hold) drop(s *state) {
+	o := h.claim.object
+	switch {
+	case h.kind.Shared():
+		o.forgetReader(h)
+	case h.kind.Many():
+		o.forgetPermits(s, h)
+	case o.alone == h:
+		o.alone = nil
+		s.unschedule(&h.claim.alarm)
+	}
+	o.mark(s, markChanged)
+}
+
 // vacate lets the next plain call lock the hold's Locker. It is called when the hold is released.
 func (h *hold) vacate(s *state) {
 	v := h.variable()
@@ -91,17 +135,6 @@ func (h *hold) vacate(s *state) {
 	}
 	v.hold = nil
 	h.claim.mark(s, markUnlocked)
-}
-
-// lossError returns the error that says how a hold was lost, or nil if it wasn't lost. The contexts
-// of the hold end with this error as their cause.
-func (h *hold) lossError(c *Client) error {
-	s := c.lock()
-	defer c.unlock()
-	if h.check(s) || h.state != lost {
-		return nil
-	}
-	return h.ended()
 }
 
 // A lostKey is a key in the table of lost holds. It consists of a lock, a kind and a party.
@@ -115,6 +148,12 @@ func (h *hold) lostKey() lostKey { return lostKey{h.claim.object.key(), h.kind, 
 
 func (l *Locker) lostKey(p party) lostKey { return lostKey{l.key(), l.kind, p} }
 
+// Limits on how long lost holds are remembered.
+const (
+	maxLosses  = 1024 // the maximum number of lost holds remembered until they are unlocked
+	lossMemory = 10   // how long each of them is remembered, in leases
+)
+
 // remember remembers a lost hold, so that later unlocks of it can return the loss.
 func (s *state) remember(h *hold) {
 	key := h.lostKey()
@@ -125,6 +164,15 @@ func (s *state) remember(h *hold) {
 		s.forget(s.losses[0])
 	}
 	s.schedule(&h.claim.alarm, s.now()+lossMemory*s.lease)
+}
+
+// lastLoss returns the latest lost hold with the given key that hasn't been unlocked yet, or nil.
+func (s *state) lastLoss(key lostKey) *hold {
+	holds := s.lost[key]
+	if len(holds) == 0 {
+		return nil
+	}
+	return holds[len(holds)-1]
 }
 
 // forgetAll forgets all remembered holds on a claim.
@@ -157,49 +205,4 @@ func (s *state) forget(h *hold) {
 	} else {
 		s.lost[key] = left
 	}
-}
-
-// lastLoss returns the latest lost hold with the given key that hasn't been unlocked yet, or nil.
-func (s *state) lastLoss(key lostKey) *hold {
-	holds := s.lost[key]
-	if len(holds) == 0 {
-		return nil
-	}
-	return holds[len(holds)-1]
-}
-
-// loseReaders ends all holds of a shared claim that is lost.
-func (cl *claim) loseReaders(s *state, w why) {
-	o := cl.object
-	o.retire(cl)
-	if cl.more != nil {
-		s.unschedule(&cl.more.lent)
-	}
-	for _, h := range o.readers() {
-		if h.claim == cl {
-			h.endLost(s, w)
-		}
-	}
-	o.mark(s, markChanged)
-}
-
-// Limits on how long lost holds are remembered.
-const (
-	maxLosses  = 1024 // the maximum number of lost holds remembered until they are unlocked
-	lossMemory = 10   // how long each of them is remembered, in leases
-)
-
-// drop removes a hold from the client's tables.
-func (h *hold) drop(s *state) {
-	o := h.claim.object
-	switch {
-	case h.kind.Shared():
-		o.forgetReader(h)
-	case h.kind.Many():
-		o.forgetPermits(s, h)
-	case o.alone == h:
-		o.alone = nil
-		s.unschedule(&h.claim.alarm)
-	}
-	o.mark(s, markChanged)
 }

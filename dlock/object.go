@@ -24,6 +24,16 @@ type object struct {
 	line    *queue   // waiting calls with places in the store
 }
 
+// A lockKey identifies a lock by its name and family.
+type lockKey struct {
+	family protocol.Family
+	name   string
+}
+
+func (o *object) key() lockKey { return lockKey{o.family, o.name} }
+
+func (l *Locker) key() lockKey { return lockKey{l.kind.Family(), l.name} }
+
 // object returns the client's object for a lock, or nil if there is none.
 func (s *state) object(kind protocol.Kind, name string) *object {
 	return s.objects[kind.Family()][name]
@@ -40,28 +50,12 @@ func (s *state) open(o *object) *object {
 	return o
 }
 
-// isHeldBy reports whether a party has the lock, for reading or otherwise.
-func (o *object) isHeldBy(p party) bool {
-	return o.alone != nil && o.alone.party == p || o.reader(p) != nil
-}
-
-// keep adds a hold to the object. It is for holds of permits, and for holds that exclude all
-// others.
-func (o *object) keep(h *hold) {
-	if h.kind.Many() {
-		o.keepPermits(h)
-		return
+// present returns the client's object for a claim's lock, or nil if there is none.
+func (cl *claim) present(s *state) *object {
+	if o := cl.object; o.listed {
+		return o
 	}
-	o.alone = h
-}
-
-// tidy removes an object from the client's table if it has no holds and no waiting calls.
-func (o *object) tidy(s *state) {
-	if o.listed && o.alone == nil && o.reading == nil && o.out.first == nil && o.queue == nil &&
-		o.line == nil {
-		o.listed = false
-		delete(s.objects[o.family], o.name)
-	}
+	return s.objects[cl.object.family][cl.object.name]
 }
 
 // queue returns the queue of calls that wait for the claim's lock and have no places in the store.
@@ -73,24 +67,27 @@ func (cl *claim) queue(s *state) *queue {
 	return nil
 }
 
-// present returns the client's object for a claim's lock, or nil if there is none.
-func (cl *claim) present(s *state) *object {
-	if o := cl.object; o.listed {
-		return o
+// tidy removes an object from the client's table if it has no holds and no waiting calls.
+func (o *object) tidy(s *state) {
+	if o.listed && o.alone == nil && o.reading == nil && o.out.first == nil && o.queue == nil &&
+		o.line == nil {
+		o.listed = false
+		delete(s.objects[o.family], o.name)
 	}
-	return s.objects[cl.object.family][cl.object.name]
 }
 
 // is reports whether the object is the one for the Locker's lock.
 func (o *object) is(l *Locker) bool { return o.name == l.name && o.family == l.kind.Family() }
 
-// A lockKey identifies a lock by its name and family.
-type lockKey struct {
-	family protocol.Family
-	name   string
+// keep adds a hold to the object. It is for holds of permits, and for holds that exclude all
+// others.
+func (o *object) keep(h *hold) {
+	if h.kind.Many() {
+		o.keepPermits(h)
+		return
+	}
+	o.alone = h
 }
-
-func (o *object) key() lockKey { return lockKey{o.family, o.name} }
 
 // waitsFor returns a pointer to the object's queue for calls that want a lock of the given kind.
 func (o *object) waitsFor(kind protocol.Kind) **queue {
@@ -131,30 +128,23 @@ func (o *object) holds() iter.Seq[*hold] {
 	}
 }
 
-// Marks say what has happened to a lock since the mutex was locked.
-type marks uint8
-
-const (
-	markChanged  marks = 1 << iota // calls or holds have come or gone
-	markFree                       // the lock may be free, so the lead tries again
-	markJoinable                   // waiting readers may join the youngest claim for reading
-	markEntered                    // a party got the lock, so its other calls can re-enter it
-	markUnlocked                   // a Locker was unlocked, so its plain calls can have places again
-	markLost                       // a claim was lost, and the store may have granted another
-)
-
-// mark records what has happened to a lock.
-func (o *object) mark(s *state, m marks) {
-	if o.marks == 0 {
-		s.marked = append(s.marked, o)
-	}
-	o.marks |= m
+// isHeldBy reports whether a party has the lock, for reading or otherwise.
+func (o *object) isHeldBy(p party) bool {
+	return o.alone != nil && o.alone.party == p || o.reader(p) != nil
 }
 
-// mark records what has happened to a claim's lock.
-func (cl *claim) mark(s *state, m marks) {
-	if o := cl.present(s); o != nil {
-		o.mark(s, m)
+// passing returns the claim that this client may hand over, or nil. The claim belongs to an
+// exclusive holder, or is a write lock that is lent to readers.
+func (o *object) passing() *claim {
+	switch {
+	case o == nil:
+		return nil
+	case o.alone != nil:
+		return o.alone.claim
+	case o.reading != nil:
+		return o.reading.lent
+	default:
+		return nil
 	}
 }
 
@@ -182,19 +172,29 @@ func (o *object) reader(p party) *hold {
 	return o.reading.holds[p]
 }
 
-func (l *Locker) key() lockKey { return lockKey{l.kind.Family(), l.name} }
+// Marks say what has happened to a lock since the mutex was locked.
+type marks uint8
 
-// passing returns the claim that this client may hand over, or nil. The claim belongs to an
-// exclusive holder, or is a write lock that is lent to readers.
-func (o *object) passing() *claim {
-	switch {
-	case o == nil:
-		return nil
-	case o.alone != nil:
-		return o.alone.claim
-	case o.reading != nil:
-		return o.reading.lent
-	default:
-		return nil
+const (
+	markChanged  marks = 1 << iota // calls or holds have come or gone
+	markFree                       // the lock may be free, so the lead tries again
+	markJoinable                   // waiting readers may join the youngest claim for reading
+	markEntered                    // a party got the lock, so its other calls can re-enter it
+	markUnlocked                   // a Locker was unlocked, so its plain calls can have places again
+	markLost                       // a claim was lost, and the store may have granted another
+)
+
+// mark records what has happened to a lock.
+func (o *object) mark(s *state, m marks) {
+	if o.marks == 0 {
+		s.marked = append(s.marked, o)
+	}
+	o.marks |= m
+}
+
+// mark records what has happened to a claim's lock.
+func (cl *claim) mark(s *state, m marks) {
+	if o := cl.present(s); o != nil {
+		o.mark(s, m)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
+// How a call that acquires a lock ends: the errors for it, and what they say about the lock.
+
 // errHeld is the error of a call that mustn't wait and finds the lock held.
 var errHeld = fmt.Errorf("%w: %w", ErrNotAcquired, ErrHeld)
 
@@ -40,6 +42,14 @@ func isErrHeld(err error) bool { return err == errHeld || err == errHeldHere }
 // errWaited is the cause of a call's context when the wait has run out. It is never returned to
 // callers, so a context that a caller passes can't have this cause.
 var errWaited = errors.New("the wait is over")
+
+// waitContext returns a context that ends with the cause errWaited when the call's wait runs out.
+func waitContext(ctx context.Context, o acquireOptions) (context.Context, context.CancelFunc) {
+	if !o.bounded || o.wait == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, o.wait, errWaited)
+}
 
 // An endError is an error that ends a wait. The call makes no further attempt.
 type endError struct{ error }
@@ -113,15 +123,6 @@ func isFinal(err error) bool {
 	return lost
 }
 
-// fail records err as the reason why an attempt failed. If cut is set, the attempt failed only
-// because the call ended. Such an error says little, so it is ignored if the store has answered
-// another attempt, or if another failure is recorded.
-func (a *acquisition) fail(cut bool, err error) {
-	if !cut || !a.answered && a.failure == nil {
-		a.failure = err
-	}
-}
-
 // single reports whether the call mustn't wait. Such a call makes one attempt.
 func (a *acquisition) single() bool { return a.o.bounded && a.o.wait == 0 }
 
@@ -138,14 +139,13 @@ func (a *acquisition) retries(ctx context.Context, err error) bool {
 	return backend.KindOf(err) != backend.Refused && (!a.single() || a.client.over(ctx) != nil)
 }
 
-// reportFailure occasionally logs the failed attempts of a call whose wait is unbounded.
-func (a *acquisition) reportFailure(err error) {
-	now := a.client.now()
-	if a.quiet || now < a.report {
-		return
+// fail records err as the reason why an attempt failed. If cut is set, the attempt failed only
+// because the call ended. Such an error says little, so it is ignored if the store has answered
+// another attempt, or if another failure is recorded.
+func (a *acquisition) fail(cut bool, err error) {
+	if !cut || !a.answered && a.failure == nil {
+		a.failure = err
 	}
-	a.report = now + a.reports.next(firstReport, longestReport)
-	a.client.warn("cannot lock yet", "name", a.name, "err", err)
 }
 
 // Pauses between log messages while the store doesn't answer a call.
@@ -154,10 +154,12 @@ const (
 	longestReport = time.Minute
 )
 
-// waitContext returns a context that ends with the cause errWaited when the call's wait runs out.
-func waitContext(ctx context.Context, o acquireOptions) (context.Context, context.CancelFunc) {
-	if !o.bounded || o.wait == 0 {
-		return ctx, func() {}
+// reportFailure occasionally logs the failed attempts of a call whose wait is unbounded.
+func (a *acquisition) reportFailure(err error) {
+	now := a.client.now()
+	if a.quiet || now < a.report {
+		return
 	}
-	return context.WithTimeoutCause(ctx, o.wait, errWaited)
+	a.report = now + a.reports.next(firstReport, longestReport)
+	a.client.warn("cannot lock yet", "name", a.name, "err", err)
 }

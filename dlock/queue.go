@@ -8,6 +8,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
+// Calls that wait for a lock stand in a queue of the client. These functions only keep the queues.
+// Who asks the store, and when, is decided in lead.go and line.go.
+
 // A queue holds the calls of this client that wait for one lock, in order of arrival. The first
 // call whose Locker isn't locked is the lead. It asks the store when it is woken, and also polls. A
 // queue and its subscription exist only while a call waits.
@@ -42,6 +45,15 @@ type subscription struct {
 
 type subState uint8
 
+const (
+	unsubscribed subState = iota
+	due                   // settle will subscribe
+	subscribing
+	failing  // the last attempt failed, and another follows
+	denied   // the store refuses, so the calls poll
+	standing // the subscription is active
+)
+
 // keeping is the state of a queue that keeps places in line.
 type keeping struct {
 	look    alarm   // of the next look
@@ -54,74 +66,6 @@ type keeping struct {
 
 	trip time.Duration // how long the last answer took
 	slow bool          // the last look wasn't answered in time
-}
-
-// notify wakes a waiting call, so that it checks for changes.
-func (a *acquisition) notify() {
-	select {
-	case a.signal <- struct{}{}:
-	default:
-	}
-}
-
-// slot returns a pointer to the object's field that refers to the queue.
-func (q *queue) slot() **queue {
-	if q.placed {
-		return &q.object.line
-	}
-	return &q.object.queue
-}
-
-// parked reports whether an acquisition waits for its Locker to be unlocked.
-func (a *acquisition) parked() bool {
-	v := a.variable()
-	return v != nil && v.hold != nil && !a.kind.Shared()
-}
-
-// next returns the first call, in order of arrival, whose Locker isn't locked. A Locker also counts
-// as unlocked if its hold is h, or is being released.
-func (q *queue) next(h *hold) *acquisition {
-	for a := q.first; a != nil; a = a.next {
-		if v := a.variable(); v == nil || v.hold == nil || v.hold == h ||
-			v.hold.state == released || a.kind.Shared() {
-			return a
-		}
-	}
-	return nil
-}
-
-// count updates the queue's counts for a call that joins the queue (n is 1) or leaves it (n is -1).
-func (q *queue) count(a *acquisition, n int) {
-	q.length += n
-	if a.partners {
-		q.partners += n
-	}
-	if !a.kind.Shared() {
-		q.writers += n
-	}
-	if v := a.variable(); v != nil {
-		v.waiting += int32(n)
-	}
-}
-
-// dissolve drops an empty queue.
-func (q *queue) dissolve(s *state) {
-	*q.slot() = nil
-	s.unschedule(&q.overdue)
-	if q.placed {
-		s.unschedule(&q.look)
-	}
-	q.lead = nil
-	if q.subscribed == unsubscribed && q.releasing == 0 && !q.placed {
-		s.spare = q // nothing else refers to it
-		return
-	}
-	if q.cancel != nil {
-		s.later(q.cancel)
-	}
-	if q.sub != nil {
-		s.later(q.sub.Close)
-	}
 }
 
 // newQueue returns an empty queue.
@@ -138,6 +82,20 @@ func (o *object) newQueue(s *state, kind protocol.Kind) *queue {
 	}
 	*o.waitsFor(kind) = q
 	return q
+}
+
+// count updates the queue's counts for a call that joins the queue (n is 1) or leaves it (n is -1).
+func (q *queue) count(a *acquisition, n int) {
+	q.length += n
+	if a.partners {
+		q.partners += n
+	}
+	if !a.kind.Shared() {
+		q.writers += n
+	}
+	if v := a.variable(); v != nil {
+		v.waiting += int32(n)
+	}
 }
 
 // dequeue removes an acquisition from its queue, if it is in one.
@@ -165,10 +123,82 @@ func (a *acquisition) dequeue(s *state) {
 	q.object.mark(s, markChanged)
 }
 
+// dissolve drops an empty queue.
+func (q *queue) dissolve(s *state) {
+	*q.slot() = nil
+	s.unschedule(&q.overdue)
+	if q.placed {
+		s.unschedule(&q.look)
+	}
+	q.lead = nil
+	if q.subscribed == unsubscribed && q.releasing == 0 && !q.placed {
+		s.spare = q // nothing else refers to it
+		return
+	}
+	if q.cancel != nil {
+		s.later(q.cancel)
+	}
+	if q.sub != nil {
+		s.later(q.sub.Close)
+	}
+}
+
+// slot returns a pointer to the object's field that refers to the queue.
+func (q *queue) slot() **queue {
+	if q.placed {
+		return &q.object.line
+	}
+	return &q.object.queue
+}
+
+// next returns the first call, in order of arrival, whose Locker isn't locked. A Locker also counts
+// as unlocked if its hold is h, or is being released.
+func (q *queue) next(h *hold) *acquisition {
+	for a := q.first; a != nil; a = a.next {
+		if v := a.variable(); v == nil || v.hold == nil || v.hold == h ||
+			v.hold.state == released || a.kind.Shared() {
+			return a
+		}
+	}
+	return nil
+}
+
+// parked reports whether an acquisition waits for its Locker to be unlocked.
+func (a *acquisition) parked() bool {
+	v := a.variable()
+	return v != nil && v.hold != nil && !a.kind.Shared()
+}
+
 // variable returns the call's party if this is a plain call of a Locker. Otherwise it returns nil.
 func (c *call) variable() *variable {
 	v, _ := c.party.(*variable)
 	return v
+}
+
+// notify wakes a waiting call, so that it checks for changes.
+func (a *acquisition) notify() {
+	select {
+	case a.signal <- struct{}{}:
+	default:
+	}
+}
+
+type move uint8
+
+const (
+	toWait move = iota
+	toTry
+	toTake  // the call was handed a hold
+	toLeave // the call can re-enter
+	toEnd   // the client is closed
+)
+
+// wait makes the channel that wakes the call, and returns toWait.
+func (a *acquisition) wait() move {
+	if a.signal == nil {
+		a.signal = make(chan struct{}, 1)
+	}
+	return toWait
 }
 
 // hand passes a hold to a call that has left the queue. If an attempt of that call is under way,
@@ -180,6 +210,57 @@ func (a *acquisition) hand(s *state, h *hold) {
 		s.schedule(&a.alarm, s.now()+shortestWait)
 	}
 }
+
+// letPartiesEnter removes and wakes the calls whose parties have the lock by now, since they can
+// re-enter it.
+func (q *queue) letPartiesEnter(s *state) {
+	for a := q.first; a != nil && q.partners > 0; {
+		next := a.next
+		if a.partners && q.object.isHeldBy(a.party) {
+			a.dequeue(s)
+			a.joined = true
+			a.notify()
+			if a.cut != nil {
+				s.later(a.cut)
+			}
+		}
+		a = next
+	}
+}
+
+// mustHear makes settle subscribe a queue to the store's messages, unless it already has.
+func (q *queue) mustHear(s *state) {
+	if q.subscribed == unsubscribed && s.notifies {
+		q.subscribed = due
+		q.object.mark(s, markChanged)
+	}
+}
+
+// placeLease returns how long the store remembers, after each request, that this call is waiting to
+// write. It returns 0 if the call doesn't want to write.
+func (a *acquisition) placeLease() time.Duration {
+	if !a.kind.Notes() {
+		return 0
+	}
+	return min(longestPlace, max(a.o.lease, shortestPlace))
+}
+
+// The store remembers a waiting writer after each request, for the length of the lease that the
+// writer wants, but within these limits. The first call in the queue repeats its request three
+// times in that period.
+const (
+	longestPlace  = 3 * time.Second
+	shortestPlace = 300 * time.Millisecond
+)
+
+// A message is the state of the store's message about this client's own release.
+type message uint8
+
+const (
+	unheard message = iota // this client doesn't listen
+	toCome                 // it is expected
+	heard                  // it has come
+)
 
 // postpone is called just before the last release of a claim is sent. It delays the next request of
 // the first call in the queue until that release is answered, but at most for a third of the lease.
@@ -237,58 +318,3 @@ func (cl *claim) staysTaken(s *state) {
 		s.hasten(&q.lead.alarm, over)
 	}
 }
-
-// A message is the state of the store's message about this client's own release.
-type message uint8
-
-// letPartiesEnter removes and wakes the calls whose parties have the lock by now, since they can
-// re-enter it.
-func (q *queue) letPartiesEnter(s *state) {
-	for a := q.first; a != nil && q.partners > 0; {
-		next := a.next
-		if a.partners && q.object.isHeldBy(a.party) {
-			a.dequeue(s)
-			a.joined = true
-			a.notify()
-			if a.cut != nil {
-				s.later(a.cut)
-			}
-		}
-		a = next
-	}
-}
-
-// mustHear makes settle subscribe a queue to the store's messages, unless it already has.
-func (q *queue) mustHear(s *state) {
-	if q.subscribed == unsubscribed && s.notifies {
-		q.subscribed = due
-		q.object.mark(s, markChanged)
-	}
-}
-
-// placeLease returns how long the store remembers, after each request, that this call is waiting to
-// write. It returns 0 if the call doesn't want to write.
-func (a *acquisition) placeLease() time.Duration {
-	if !a.kind.Notes() {
-		return 0
-	}
-	return min(longestPlace, max(a.o.lease, shortestPlace))
-}
-
-// The store remembers a waiting writer after each request, for the length of the lease that the
-// writer wants, but within these limits. The first call in the queue repeats its request three
-// times in that period.
-const (
-	longestPlace  = 3 * time.Second
-	shortestPlace = 300 * time.Millisecond
-)
-
-// wait makes the channel that wakes the call, and returns toWait.
-func (a *acquisition) wait() move {
-	if a.signal == nil {
-		a.signal = make(chan struct{}, 1)
-	}
-	return toWait
-}
-
-type move uint8

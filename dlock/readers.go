@@ -4,6 +4,77 @@ import (
 	"slices"
 )
 
+// Several parties of a client can read under a lock at once. These functions only keep their holds
+// and claims. When they share a claim is decided in share.go.
+
+// addReader adds a call to a reader's hold.
+func (o *object) addReader(s *state, h *hold) {
+	if o.reading == nil {
+		o.reading = &reading{holds: make(map[party]*hold)}
+	}
+	if before := o.reading.holds[h.party]; before != h {
+		if before != nil {
+			o.reading.older = append(o.reading.older, before)
+		}
+		o.makeLatest(h)
+		h.claim.more.holds++
+	}
+	h.count++
+	h.claim.more.joins++
+	if h.variable() == nil {
+		o.mark(s, markEntered)
+	}
+}
+
+// makeLatest makes a hold the latest of its party.
+func (o *object) makeLatest(h *hold) {
+	o.reading.holds[h.party] = h
+	if v := h.variable(); v != nil {
+		v.hold = h
+	}
+}
+
+// forgetReader removes a hold from the readers' holds. If h was its party's latest hold, the
+// party's hold before h becomes the latest.
+func (o *object) forgetReader(h *hold) {
+	r := o.reading
+	if r == nil {
+		return
+	}
+	if i := slices.Index(r.older, h); i >= 0 {
+		r.older = slices.Delete(r.older, i, i+1)
+	}
+	if r.holds[h.party] == h {
+		delete(r.holds, h.party)
+		for i, before := range slices.Backward(r.older) {
+			if before.party == h.party {
+				r.older = slices.Delete(r.older, i, i+1)
+				o.makeLatest(before)
+				break
+			}
+		}
+	}
+	o.tidyReading()
+}
+
+// retire stops readers from joining a claim.
+func (o *object) retire(cl *claim) {
+	if o.reading != nil && o.reading.young == cl {
+		o.reading.young = nil
+	}
+	if o.reading != nil && o.reading.lent == cl {
+		o.reading.lent = nil
+	}
+	o.tidyReading()
+}
+
+func (o *object) tidyReading() {
+	if o.reading != nil && o.reading.young == nil && o.reading.lent == nil &&
+		len(o.reading.holds)+len(o.reading.older) == 0 {
+		o.reading = nil
+	}
+}
+
 // endsFirst looks at the holds that a Locker's plain calls acquired, and returns the one that
 // expires first. If none of them expires, it returns the oldest.
 func (o *object) endsFirst(v *variable) *hold {
@@ -34,74 +105,6 @@ func (o *object) calls(h *hold) int {
 	return n
 }
 
-// forgetReader removes a hold from the readers' holds. If h was its party's latest hold, the
-// party's hold before h becomes the latest.
-func (o *object) forgetReader(h *hold) {
-	r := o.reading
-	if r == nil {
-		return
-	}
-	if i := slices.Index(r.older, h); i >= 0 {
-		r.older = slices.Delete(r.older, i, i+1)
-	}
-	if r.holds[h.party] == h {
-		delete(r.holds, h.party)
-		for i, before := range slices.Backward(r.older) {
-			if before.party == h.party {
-				r.older = slices.Delete(r.older, i, i+1)
-				o.makeLatest(before)
-				break
-			}
-		}
-	}
-	o.tidyReading()
-}
-
-// makeLatest makes a hold the latest of its party.
-func (o *object) makeLatest(h *hold) {
-	o.reading.holds[h.party] = h
-	if v := h.variable(); v != nil {
-		v.hold = h
-	}
-}
-
-// retire stops readers from joining a claim.
-func (o *object) retire(cl *claim) {
-	if o.reading != nil && o.reading.young == cl {
-		o.reading.young = nil
-	}
-	if o.reading != nil && o.reading.lent == cl {
-		o.reading.lent = nil
-	}
-	o.tidyReading()
-}
-
-func (o *object) tidyReading() {
-	if o.reading != nil && o.reading.young == nil && o.reading.lent == nil &&
-		len(o.reading.holds)+len(o.reading.older) == 0 {
-		o.reading = nil
-	}
-}
-
-// addReader adds a call to a reader's hold.
-func (o *object) addReader(s *state, h *hold) {
-	if o.reading == nil {
-		o.reading = &reading{holds: make(map[party]*hold)}
-	}
-	if before := o.reading.holds[h.party]; before != h {
-		if before != nil {
-			o.reading.older = append(o.reading.older, before)
-		}
-		o.makeLatest(h)
-		h.claim.more.holds++
-	}
-	h.count++
-	h.claim.more.joins++
-	if h.variable() == nil {
-		o.mark(s, markEntered)
-	}
-}
-
 // retain returns the live write hold whose party reads with this claim, or nil if there is none.
 // While the write hold lives, the claim is kept, even without readers. If it weren't kept, and the
 // party read again, the new claim would have the same owner string as the old one, so a late
@@ -123,6 +126,14 @@ func (cl *claim) endShared(s *state) {
 	cl.object.mark(s, markChanged)
 }
 
+// inner returns the claim for the read locks of the party that has the write hold h, or nil.
+func (h *hold) inner() *claim {
+	if h.claim.more == nil {
+		return nil
+	}
+	return h.claim.more.inner
+}
+
 // endInner records that a write hold has ended. If its party took read locks in the meantime, and
 // has unlocked them all, endInner returns the claim for these read locks. That claim must be
 // released together with the write lock.
@@ -137,14 +148,6 @@ func (h *hold) endInner(s *state) *claim {
 	}
 	inner.endShared(s)
 	return inner
-}
-
-// inner returns the claim for the read locks of the party that has the write hold h, or nil.
-func (h *hold) inner() *claim {
-	if h.claim.more == nil {
-		return nil
-	}
-	return h.claim.more.inner
 }
 
 // bequeath passes the notices of a released hold to another hold of its party, since calls that

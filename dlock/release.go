@@ -58,6 +58,94 @@ func (h *hold) releaseWithin(ctx context.Context, c *Client) error {
 	return ErrNotHeld // the function released more than it took
 }
 
+// giveUp performs one release of a hold on behalf of a caller, and reports the release.
+func (h *hold) giveUp(ctx context.Context, c *Client) error {
+	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
+	if len(c.traces) == 0 && !debug {
+		err := h.explained(c, h.releaseUntold(ctx, c))
+		if err != errAgain {
+			c.counts.released.Add(1)
+		}
+		return err
+	}
+	e, tell := h.releaseTold(ctx, c)
+	return c.gaveUp(ctx, e, tell, debug)
+}
+
+// gaveUp reports the outcome of an unlock to the traces, the log and the counters.
+func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) error {
+	if e.Err == errAgain {
+		return e.Err
+	}
+	c.counts.released.Add(1)
+	if tell {
+		c.traces.releaseDone(ctx, e)
+	}
+	if debug {
+		c.debug("unlock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID,
+			"outcome", e.Outcome.String(), "held", e.Held, "err", e.Err)
+	}
+	return e.Err
+}
+
+// release performs one release of a hold for the client itself, not for a caller. Plain readers of
+// one Locker can't be told apart. If another of them has already released this hold, one of their
+// other holds is released instead. If there is none, release returns errAgain.
+func (h *hold) release(ctx context.Context, c *Client) error {
+	for {
+		err := h.releaseQuietly(ctx, c)
+		v := h.variable()
+		if err != errAgain || v == nil || !h.kind.Shared() {
+			return err
+		}
+		s := c.lock()
+		h, err = v.plainShared(s, h.claim.object.key(), h.kind)
+		c.mu.Unlock()
+		if h == nil {
+			return cmp.Or(err, errAgain)
+		}
+	}
+}
+
+func (h *hold) releaseQuietly(ctx context.Context, c *Client) error {
+	if len(c.traces) == 0 {
+		return h.releaseUntold(ctx, c)
+	}
+	e, tell := h.releaseTold(ctx, c)
+	if tell && e.Outcome != StillHeld && e.Outcome != AlreadyLost {
+		c.traces.releaseDone(ctx, e)
+	}
+	return e.Err
+}
+
+// releaseTold performs one release of a hold. It returns the event for the release, and whether the
+// traces must be told.
+func (h *hold) releaseTold(ctx context.Context, c *Client) (e ReleaseDone, tell bool) {
+	e = ReleaseDone{
+		Name: h.claim.object.name, Kind: backend.Kind(h.kind), HolderID: h.claim.owner,
+		Err: errPanicked,
+	}
+	c.mu.Lock()
+	since := h.since()
+	c.mu.Unlock()
+	began, handed := c.now(), false
+	defer func() {
+		if e.Err == errAgain {
+			return
+		}
+		e.Held, e.Took = began-since, c.now()-began
+		if tell = h.setOutcome(c, &e, handed); tell && e.Err == errPanicked {
+			c.traces.releaseDone(ctx, e) // the caller can't, since this panics
+		}
+	}()
+	if handed = h.handOn(c); handed {
+		e.Err = nil
+	} else {
+		e.Err = h.explained(c, h.releaseToStore(ctx, c))
+	}
+	return
+}
+
 // releaseUntold performs one release of a hold, without reporting it to the traces. It returns
 // errAgain if the hold's last release has already begun.
 func (h *hold) releaseUntold(ctx context.Context, c *Client) error {
@@ -197,78 +285,6 @@ func (h *hold) releaseForsaken(ctx context.Context, c *Client, before []*claim) 
 	return err
 }
 
-// giveUp performs one release of a hold on behalf of a caller, and reports the release.
-func (h *hold) giveUp(ctx context.Context, c *Client) error {
-	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
-	if len(c.traces) == 0 && !debug {
-		err := h.explained(c, h.releaseUntold(ctx, c))
-		if err != errAgain {
-			c.counts.released.Add(1)
-		}
-		return err
-	}
-	e, tell := h.releaseTold(ctx, c)
-	return c.gaveUp(ctx, e, tell, debug)
-}
-
-// release performs one release of a hold for the client itself, not for a caller. Plain readers of
-// one Locker can't be told apart. If another of them has already released this hold, one of their
-// other holds is released instead. If there is none, release returns errAgain.
-func (h *hold) release(ctx context.Context, c *Client) error {
-	for {
-		err := h.releaseQuietly(ctx, c)
-		v := h.variable()
-		if err != errAgain || v == nil || !h.kind.Shared() {
-			return err
-		}
-		s := c.lock()
-		h, err = v.plainShared(s, h.claim.object.key(), h.kind)
-		c.mu.Unlock()
-		if h == nil {
-			return cmp.Or(err, errAgain)
-		}
-	}
-}
-
-func (h *hold) releaseQuietly(ctx context.Context, c *Client) error {
-	if len(c.traces) == 0 {
-		return h.releaseUntold(ctx, c)
-	}
-	e, tell := h.releaseTold(ctx, c)
-	if tell && e.Outcome != StillHeld && e.Outcome != AlreadyLost {
-		c.traces.releaseDone(ctx, e)
-	}
-	return e.Err
-}
-
-// releaseTold performs one release of a hold. It returns the event for the release, and whether the
-// traces must be told.
-func (h *hold) releaseTold(ctx context.Context, c *Client) (e ReleaseDone, tell bool) {
-	e = ReleaseDone{
-		Name: h.claim.object.name, Kind: backend.Kind(h.kind), HolderID: h.claim.owner,
-		Err: errPanicked,
-	}
-	c.mu.Lock()
-	since := h.since()
-	c.mu.Unlock()
-	began, handed := c.now(), false
-	defer func() {
-		if e.Err == errAgain {
-			return
-		}
-		e.Held, e.Took = began-since, c.now()-began
-		if tell = h.setOutcome(c, &e, handed); tell && e.Err == errPanicked {
-			c.traces.releaseDone(ctx, e) // the caller can't, since this panics
-		}
-	}()
-	if handed = h.handOn(c); handed {
-		e.Err = nil
-	} else {
-		e.Err = h.explained(c, h.releaseToStore(ctx, c))
-	}
-	return
-}
-
 // releaseShared performs one release of a reader's hold.
 func (h *hold) releaseShared(ctx context.Context, c *Client) error {
 	s := c.lock()
@@ -345,20 +361,4 @@ func (h *hold) releaseRead(ctx context.Context, c *Client, q *queue) error {
 		h.giveNotices() // calls that watch h might still be reading under the lock
 	}
 	return err
-}
-
-// gaveUp reports the outcome of an unlock to the traces, the log and the counters.
-func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) error {
-	if e.Err == errAgain {
-		return e.Err
-	}
-	c.counts.released.Add(1)
-	if tell {
-		c.traces.releaseDone(ctx, e)
-	}
-	if debug {
-		c.debug("unlock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID,
-			"outcome", e.Outcome.String(), "held", e.Held, "err", e.Err)
-	}
-	return e.Err
 }

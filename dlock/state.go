@@ -11,6 +11,7 @@ import (
 // A state is a client's view of its locks. It has no store and no context, and does no I/O.
 // The methods that change the state also decide what has to be done outside it, such as sending a
 // request. They collect these actions in the state, and [Client.unlock] starts or performs them.
+// What a rule changes for the calls that wait for a lock isn't done at once, either: see settle.
 //
 // The client's mutex guards the state. [Client.lock] returns the state, so a function that is given
 // a *state, such as each method of state, runs with the mutex held. The mutex also guards what the
@@ -132,9 +133,9 @@ func (c *Client) lock() *state {
 	return &c.state
 }
 
-// unlock settles what has been marked, starts the goroutines that were requested while c.mu was locked, and unlocks c.mu. Then it
-// does the work that must not be done under c.mu: it ends contexts and subscriptions, then calls
-// traces, and then writes log records.
+// unlock settles the locks that were marked, starts the goroutines that were requested while c.mu
+// was locked, and unlocks c.mu. Then it does the work that must not be done under c.mu: it ends
+// contexts and subscriptions, then calls traces, and then writes log records.
 func (c *Client) unlock() {
 	s := &c.state
 	s.settles()

@@ -6,15 +6,6 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-const (
-	unsubscribed subState = iota
-	due                   // settle will subscribe
-	subscribing
-	failing  // the last attempt failed, and another follows
-	denied   // the store refuses, so the calls poll
-	standing // the subscription is active
-)
-
 // subscribe subscribes a queue to the releases of its lock. When the subscription begins, the queue
 // is woken, so an attempt always follows.
 func (q *queue) subscribe(s *state) {

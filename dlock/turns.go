@@ -187,12 +187,6 @@ func (cl *claim) standBack(s *state, releases int, res backend.ReleaseResult) {
 	cr.sitOut(s, cl.queue(s))
 }
 
-const (
-	unheard message = iota // this client doesn't listen
-	toCome                 // it is expected
-	heard                  // it has come
-)
-
 // sitOut makes the queue's lead wait until it is this client's turn, or until shortestWait has
 // passed without news of the other clients.
 func (cr *crowd) sitOut(s *state, q *queue) {

@@ -113,14 +113,6 @@ func (a *acquisition) enqueue() bool {
 	return true
 }
 
-const (
-	toWait move = iota
-	toTry
-	toTake  // the call was handed a hold
-	toLeave // the call can re-enter
-	toEnd   // the client is closed
-)
-
 // turn returns the next move of a waiting call.
 func (a *acquisition) turn() move {
 	c := a.client

@@ -5,6 +5,8 @@ import (
 	"runtime"
 )
 
+// Callers can watch for the end of a hold, by a context or a channel.
+
 // holdContext is the context of a hold. Its Err checks the clock, so it is right even if no timer
 // has run since the process was paused. Within this package, only its Hold refers to it, so that a
 // dropped Hold can be detected.
@@ -17,6 +19,24 @@ type holdContext struct {
 
 // A lifeline lets a hold end one of its contexts.
 type lifeline struct{ cancel context.CancelCauseFunc }
+
+// inside returns a context for work under h.
+func (h *hold) inside(ctx context.Context, c *Client) *holdContext {
+	id := identity{party: h.party, client: c, hold: h, outer: identityOf(ctx)}
+	ctx, cancel := withCancelCause(ctx)
+	d := &holdContext{Context: ctx, id: id, line: &lifeline{cancel}}
+	s := c.lock()
+	defer c.unlock()
+	t := h.watched()
+	if t.contexts == nil {
+		t.contexts = make(map[*lifeline]struct{})
+	}
+	t.contexts[d.line] = struct{}{}
+	if h.state != live {
+		h.endContexts(s, h.ended())
+	}
+	return d
+}
 
 // Err returns an error if the context has ended.
 func (d *holdContext) Err() error {
@@ -38,24 +58,6 @@ func (d *holdContext) Value(key any) any {
 	return d.Context.Value(key)
 }
 
-// inside returns a context for work under h.
-func (h *hold) inside(ctx context.Context, c *Client) *holdContext {
-	id := identity{party: h.party, client: c, hold: h, outer: identityOf(ctx)}
-	ctx, cancel := withCancelCause(ctx)
-	d := &holdContext{Context: ctx, id: id, line: &lifeline{cancel}}
-	s := c.lock()
-	defer c.unlock()
-	t := h.watched()
-	if t.contexts == nil {
-		t.contexts = make(map[*lifeline]struct{})
-	}
-	t.contexts[d.line] = struct{}{}
-	if h.state != live {
-		h.endContexts(s, h.ended())
-	}
-	return d
-}
-
 // end ends the context, because its hold is being released.
 func (d *holdContext) end() {
 	d.watch.Stop()
@@ -65,6 +67,29 @@ func (d *holdContext) end() {
 	defer c.mu.Unlock()
 	if h.watchers != nil {
 		delete(h.watchers.contexts, d.line)
+	}
+}
+
+// follow ends the context of a lifeline when the hold h ends.
+func (h *hold) follow(c *Client, line *lifeline) {
+	s := c.lock()
+	defer c.unlock()
+	t := h.watched()
+	if t.contexts == nil {
+		t.contexts = make(map[*lifeline]struct{})
+	}
+	t.contexts[line] = struct{}{}
+	if h.state != live {
+		h.endContexts(s, h.ended())
+	}
+}
+
+// unfollow undoes follow. It is called before the hold is released.
+func (h *hold) unfollow(c *Client, line *lifeline) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h.watchers != nil {
+		delete(h.watchers.contexts, line)
 	}
 }
 
@@ -81,6 +106,24 @@ func (h *hold) lostChannel(c *Client) <-chan struct{} {
 		}
 	}
 	return t.over[0].over
+}
+
+// stateOf returns the error that says how a hold has ended, or nil if it hasn't. The parameter
+// given says whether Release was called.
+func (l *Locker) stateOf(h *hold, given bool) error {
+	c := l.client
+	s := c.lock()
+	defer c.unlock()
+	switch {
+	case h.check(s) && !given:
+		return nil
+	case h.state == live:
+		return l.wrap("hold", ErrNotHeld)
+	case h.state == lost:
+		return h.ended()
+	default:
+		return l.wrap("hold", h.overError())
+	}
 }
 
 // within reports whether ctx is, or is derived from, a context of the hold.
@@ -124,45 +167,4 @@ func (h *hold) reportLeft(c *Client, released bool) (left int) {
 			"kind", h.kind.String(), "holder", h.claim.owner, "count", all)
 	}
 	return left
-}
-
-// stateOf returns the error that says how a hold has ended, or nil if it hasn't. The parameter
-// given says whether Release was called.
-func (l *Locker) stateOf(h *hold, given bool) error {
-	c := l.client
-	s := c.lock()
-	defer c.unlock()
-	switch {
-	case h.check(s) && !given:
-		return nil
-	case h.state == live:
-		return l.wrap("hold", ErrNotHeld)
-	case h.state == lost:
-		return h.ended()
-	default:
-		return l.wrap("hold", h.overError())
-	}
-}
-
-// follow ends the context of a lifeline when the hold h ends.
-func (h *hold) follow(c *Client, line *lifeline) {
-	s := c.lock()
-	defer c.unlock()
-	t := h.watched()
-	if t.contexts == nil {
-		t.contexts = make(map[*lifeline]struct{})
-	}
-	t.contexts[line] = struct{}{}
-	if h.state != live {
-		h.endContexts(s, h.ended())
-	}
-}
-
-// unfollow undoes follow. It is called before the hold is released.
-func (h *hold) unfollow(c *Client, line *lifeline) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if h.watchers != nil {
-		delete(h.watchers.contexts, line)
-	}
 }
