@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"iter"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"os"
@@ -200,21 +199,6 @@ func (s *state) dismiss() {
 			for q := range o.queues() {
 				for a := q.first; a != nil; a = a.next {
 					a.notify()
-				}
-			}
-		}
-	}
-}
-
-// holds returns all holds of this client.
-func (s *state) holds() iter.Seq[*hold] {
-	return func(yield func(*hold) bool) {
-		for _, table := range s.objects {
-			for _, o := range table {
-				for h := range o.holds() {
-					if !yield(h) {
-						return
-					}
 				}
 			}
 		}

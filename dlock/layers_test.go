@@ -6,34 +6,39 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
-	"maps"
+	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
 
-// Files call each other in one direction: there is an order in which each file calls only functions
-// of files before it. So a reader can take the files one after the other.
+// Files call each other in one direction: each calls only functions of files before it in the table
+// of docs/architecture.md. So a reader can take the files one after the other.
 func TestFilesCallInOneDirection(t *testing.T) {
-	calls := callsOfFiles(t)
-	for before := 0; before != len(calls); {
-		before = len(calls) // a file that calls no other, or isn't called, is in no circle
-		called := make(map[string]bool)
-		for file, callees := range calls {
-			maps.DeleteFunc(callees, func(callee, _ string) bool { return calls[callee] == nil })
-			if len(callees) == 0 {
-				delete(calls, file)
-			}
-			for callee := range callees {
-				called[callee] = true
-			}
-		}
-		maps.DeleteFunc(calls, func(file string, _ map[string]string) bool { return !called[file] })
+	page, err := os.ReadFile("../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, file := range slices.Sorted(maps.Keys(calls)) {
-		for callee, function := range calls[file] {
-			t.Errorf("in a circle: %s calls %s, of %s", file, function, callee)
+	_, table, _ := strings.Cut(string(page), "| about | files |\n|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	place := make(map[string]int)
+	for row := range strings.Lines(table) {
+		for _, file := range strings.Split(strings.Split(row, "|")[2], ",") {
+			place[strings.TrimSpace(file)+".go"] = len(place) + 1
+		}
+	}
+	calls := callsOfFiles(t)
+	if len(place) != len(calls) {
+		t.Errorf("%d files are in the table, and there are %d", len(place), len(calls))
+	}
+	for file, callees := range calls {
+		if place[file] == 0 {
+			t.Errorf("%s isn't in the table", file)
+		}
+		for callee, function := range callees {
+			if place[callee] > place[file] {
+				t.Errorf("%s calls %s, which is in %s, after it", file, function, callee)
+			}
 		}
 	}
 }

@@ -128,6 +128,21 @@ func (o *object) holds() iter.Seq[*hold] {
 	}
 }
 
+// holds returns all holds of this client.
+func (s *state) holds() iter.Seq[*hold] {
+	return func(yield func(*hold) bool) {
+		for _, table := range s.objects {
+			for _, o := range table {
+				for h := range o.holds() {
+					if !yield(h) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
 // isHeldBy reports whether a party has the lock, for reading or otherwise.
 func (o *object) isHeldBy(p party) bool {
 	return o.alone != nil && o.alone.party == p || o.reader(p) != nil
