@@ -162,18 +162,30 @@ func (a *acquisition) forgo() {
 	a.dropClaim(s)
 }
 
-// acquireInTime tries until the call has acquired the lock or can't go on.
+// acquireInTime tries until the call has acquired the lock or can't go on. Only here, and where
+// requests are sent, does a call wait.
 func (a *acquisition) acquireInTime(ctx context.Context) (*hold, error) {
 	c := a.client
 	for {
-		if err := c.over(ctx); err != nil {
-			return nil, a.giveUp(err)
+		move, h, err := a.nextMove(c.over(ctx))
+		switch move {
+		case toWait:
+			select {
+			case <-a.signal:
+			case <-ctx.Done():
+			}
+			continue
+		case toTry:
+			h, err = a.try(ctx)
+		case toReenter:
+			h, err = a.enterAgain(ctx, h)
+		case toLeave:
+			err = a.leave(c.over(ctx))
 		}
-		h, err := a.acquireOnce(ctx)
 		switch {
-		case err == nil:
+		case err == nil && h != nil:
 			return h, nil
-		case err == errAgain:
+		case err == nil, err == errAgain:
 			continue
 		case !a.retries(ctx, err):
 			return nil, final(err)
@@ -189,42 +201,65 @@ func (a *acquisition) acquireInTime(ctx context.Context) (*hold, error) {
 // firstBackoff is the pause after the first failed attempt.
 const firstBackoff = 50 * time.Millisecond
 
-// acquireOnce re-enters, joins or acquires the lock. If others hold the lock, acquireOnce waits,
-// unless the call mustn't wait.
-func (a *acquisition) acquireOnce(ctx context.Context) (*hold, error) {
-	own, err := a.own()
+// nextMove returns what the call does next. The parameter over says why the call must end, or is
+// nil. If there is nothing more to do, nextMove returns the call's hold or its error. It returns
+// errAgain if it must be called again.
+func (a *acquisition) nextMove(over error) (move, *hold, error) {
+	s := a.client.lock()
+	defer a.client.unlock()
+	a.trying = false
+	switch {
+	case a.handed != nil:
+		h, err := a.take(s, over)
+		return toEnd, h, err
+	case a.in == nil:
+		return a.begin(s, over)
+	case over != nil:
+		return toLeave, nil, nil
+	default:
+		return a.turn(s), nil, nil
+	}
+}
+
+// begin returns what a call does that isn't in a queue: re-enter, join or acquire the lock. If the
+// call may wait, it first goes to the end of the queue.
+func (a *acquisition) begin(s *state, over error) (move, *hold, error) {
+	if a.joined { // it left its queue to re-enter the lock
+		a.joined = false
+		a.dropClaim(s)
+	}
+	if over != nil {
+		return toEnd, nil, a.giveUp(over)
+	}
 	a.via = ViaStore
+	own, err := a.own(s)
 	switch {
 	case err != nil:
-		return nil, err
-	case own != nil && own.kind != a.kind:
-		return a.readUnder(ctx, own)
-	case own != nil && a.kind.Shared():
-		a.via = ViaReentry
-		return own, a.reenterShared(ctx, own)
+		return toEnd, nil, err
 	case own != nil:
-		a.via = ViaReentry
-		return own, a.reenter(ctx, own)
+		return toReenter, own, nil
 	}
-	if h, err := a.share(); h != nil || err != nil {
-		return h, err
+	if h := a.share(s); h != nil {
+		return toEnd, h, nil
 	}
-	if a.single() {
-		return a.tryNow(ctx)
+	if !a.single() {
+		a.enqueue(s)
+		return a.turn(s), nil, nil
 	}
-	return a.queueUp(ctx)
+	if err := a.known(s); err != nil {
+		return toEnd, nil, err
+	}
+	return toTry, nil, nil
 }
 
 // own returns the party's hold on the lock. The call can re-enter that hold or, if it wants to read
 // and the hold is for writing, acquire a read lock as well. If there is no such hold, own returns
 // nil, and the call must acquire the lock. If the hold in the caller's context has ended, or the
 // hold that the call wanted to re-enter was lost, own returns an error.
-func (a *acquisition) own() (*hold, error) {
+func (a *acquisition) own(s *state) (*hold, error) {
 	if a.variable() != nil || a.kind.Many() {
 		return nil, nil
 	}
-	s := a.client.lock()
-	defer a.client.unlock()
 	if a.bound != nil {
 		if !a.bound.check(s) {
 			return nil, a.bound.overError()
@@ -245,6 +280,40 @@ func (a *acquisition) own() (*hold, error) {
 	return nil, nil
 }
 
+// enterAgain re-enters the hold of the call's party, or reads under it.
+func (a *acquisition) enterAgain(ctx context.Context, own *hold) (*hold, error) {
+	if own.kind != a.kind {
+		return a.readUnder(ctx, own)
+	}
+	a.via = ViaReentry
+	if a.kind.Shared() {
+		return own, a.reenterShared(ctx, own)
+	}
+	return own, a.reenter(ctx, own)
+}
+
+// try makes an attempt. If it returns neither a hold nor an error, the call keeps waiting. A call
+// that waits gives the attempt up if its party acquires the lock by another call.
+func (a *acquisition) try(ctx context.Context) (*hold, error) {
+	c, given := a.client, ctx
+	if !a.single() && (a.variable() == nil || a.kind.Placed()) && !c.store.Prompt() {
+		cuttable, cancel := withCancelCause(ctx)
+		ctx = cuttable
+		cut := func() { cancel(nil) }
+		defer cut()
+		if a.startsCuttable(cut) {
+			return nil, nil
+		}
+	}
+	at := a.attempting()
+	res, err := at.h.claim.acquireStep(ctx, c, a.o.lease, at.req)
+	remaining, err := a.attempted(ctx, at, res, err)
+	if a.single() {
+		return a.tried(err)
+	}
+	return a.triedInTurn(given.Err() != nil, remaining, err)
+}
+
 // whyOver returns the error that says how h ended. It returns nil if h is nil or hasn't ended.
 func (h *hold) whyOver(c *Client) error {
 	if h == nil {
@@ -256,13 +325,4 @@ func (h *hold) whyOver(c *Client) error {
 		return nil
 	}
 	return h.overError()
-}
-
-// tryNow makes the single attempt of a call that doesn't wait. The call never enters the queue.
-func (a *acquisition) tryNow(ctx context.Context) (*hold, error) {
-	if err := a.known(); err != nil {
-		return nil, err
-	}
-	_, err := a.tryOnce(ctx)
-	return a.tried(err)
 }

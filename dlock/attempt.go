@@ -23,14 +23,6 @@ type attempt struct {
 	req    backend.AcquireRequest // built with c.mu held, since the claim can change later
 }
 
-// tryOnce asks the store for the lock once. If the error is nil, the call has the lock. If it is
-// errHeld, remaining is how long the current hold lasts without renewal.
-func (a *acquisition) tryOnce(ctx context.Context) (remaining time.Duration, err error) {
-	at := a.attempting()
-	res, err := at.h.claim.acquireStep(ctx, a.client, a.o.lease, at.req)
-	return a.attempted(ctx, at, res, err)
-}
-
 // attempting prepares an attempt, and records it as sent.
 func (a *acquisition) attempting() attempt {
 	c := a.client
@@ -198,8 +190,10 @@ func (a *acquisition) tried(err error) (*hold, error) {
 	if err == nil {
 		return a.h, nil
 	}
-	a.abandon()
-	if err == errHeld && a.joins() {
+	s := a.client.lock()
+	defer a.client.unlock()
+	a.dropClaim(s)
+	if err == errHeld && a.reenters(s) {
 		err = errAgain // another goroutine of the same party has acquired the lock
 	}
 	return nil, err

@@ -63,8 +63,10 @@ func (a *acquisition) mustAsk(ctx context.Context) bool {
 	if a.client.over(ctx) != nil {
 		return false
 	}
-	own, err := a.own()
-	return own == nil && err == nil && !a.mayShare() && a.known() == nil
+	s := a.client.lock()
+	defer a.client.unlock()
+	own, err := a.own(s)
+	return own == nil && err == nil && a.joinable(s) == nil && a.known(s) == nil
 }
 
 // attemptBatch sends attempts in one batch, and ends each call with the result of its attempt.

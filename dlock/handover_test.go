@@ -417,9 +417,9 @@ func TestHandedAndLost(t *testing.T) {
 		h := heldOf(c, "x")
 		h.lose(&c.state, gone)
 		c.unlock()
-		if _, err := (&acquisition{
+		if _, err := take(ctx, &acquisition{
 			client: c, call: call{name: "x", party: h.party}, waiting: waiting{handed: h},
-		}).take(ctx); err != errAgain {
+		}); err != errAgain {
 			t.Errorf("taking what is lost: %v", err)
 		}
 		if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {

@@ -15,6 +15,28 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
+// lineUp puts a call in its queue.
+func lineUp(a *acquisition) {
+	s := a.client.lock()
+	defer a.client.unlock()
+	a.enqueue(s)
+}
+
+// take has a call take what it was handed.
+func take(ctx context.Context, a *acquisition) (*hold, error) {
+	over := a.client.over(ctx)
+	s := a.client.lock()
+	defer a.client.unlock()
+	return a.take(s, over)
+}
+
+// share has a call join other readers.
+func share(a *acquisition) *hold {
+	s := a.client.lock()
+	defer a.client.unlock()
+	return a.share(s)
+}
+
 func succeed(context.Context) error { return nil }
 
 // closed fails the test if the end of some hold wasn't told.

@@ -94,18 +94,9 @@ func (a *acquisition) reenters(s *state) bool {
 	return h != nil || err != nil
 }
 
-// joins reports whether the call's party has acquired the lock since the call began.
-func (a *acquisition) joins() bool {
-	s := a.client.lock()
-	defer a.client.unlock()
-	return a.reenters(s)
-}
-
 // known returns an error if the client knows, without asking the store, that the call can't have
 // the lock.
-func (a *acquisition) known() error {
-	s := a.client.lock()
-	defer a.client.unlock()
+func (a *acquisition) known(s *state) error {
 	var but party
 	if v := a.variable(); v == nil {
 		but = a.party

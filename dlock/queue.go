@@ -183,14 +183,15 @@ func (a *acquisition) notify() {
 	}
 }
 
+// A move is what a call does next.
 type move uint8
 
 const (
-	toWait move = iota
-	toTry
-	toTake  // the call was handed a hold
-	toLeave // the call can re-enter
-	toEnd   // the client is closed
+	toWait    move = iota // until it is woken
+	toTry                 // to ask the store for the lock
+	toReenter             // to ask the store for one more count of its party's hold
+	toLeave               // to leave the queue, since it can't go on
+	toEnd                 // nothing: it has the lock, or can't go on
 )
 
 // wait makes the channel that wakes the call, and returns toWait.

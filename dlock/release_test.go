@@ -29,14 +29,14 @@ func TestTakingWhatWasGivenBackLeavesTheClaimAlone(t *testing.T) {
 			name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease},
 		}}
 		heir.wait()
-		heir.enqueue()
+		lineUp(heir)
 		victim := wait(t.Context(), c.Locker("x"))
 		mustUnlock(t, t.Context(), l) // hands on to the heir ...
 		if !heir.handed.handOn(c) {   // ... who gives it back, in another goroutine
 			t.Fatal("not handed on")
 		}
 		victim.mustBeIn(t)
-		if h, err := heir.take(t.Context()); err != errAgain {
+		if h, err := take(t.Context(), heir); err != errAgain {
 			t.Errorf("taking what was given back: %v, %v", h, err)
 		}
 		time.Sleep(3 * DefaultLease)
@@ -67,12 +67,12 @@ func TestALateUnlockIsNotOneOfWhatIsBeingHandedOn(t *testing.T) {
 			name: "x", party: late.caller(owner).party, o: acquireOptions{lease: c.lease},
 		}}
 		a.wait()
-		a.enqueue()
+		lineUp(a)
 		mustUnlock(t, t.Context(), l)
 		if err := late.UnlockContext(owner); !errors.Is(err, ErrLost) {
 			t.Errorf("the unlock of what was lost: %v", err)
 		}
-		if h, err := a.take(owner); h == nil || err != nil {
+		if h, err := take(owner, a); h == nil || err != nil {
 			t.Errorf("what it was handed: %v, %v", h, err)
 		}
 		mustUnlock(t, owner, late)

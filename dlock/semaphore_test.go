@@ -563,8 +563,8 @@ func TestPermitsAreHandedToWhoIsAboutToAsk(t *testing.T) {
 				lease: time.Minute, permits: 1, limit: 1,
 			},
 		}
-		if !a.enqueue() || a.turn() != toTry {
-			t.Fatal("it doesn't try")
+		if move, _, err := a.nextMove(nil); move != toTry || err != nil {
+			t.Fatalf("it doesn't try: %v, %v", move, err)
 		}
 		h := newHold(nobody, protocol.Kind(backend.Permits), a.h.claim)
 		c.mu.Lock()
@@ -572,7 +572,7 @@ func TestPermitsAreHandedToWhoIsAboutToAsk(t *testing.T) {
 		a.hand(&c.state, h)
 		c.unlock()
 		done := make(chan struct{})
-		go func() { a.tryUntilJoined(t.Context()); close(done) }()
+		go func() { a.try(t.Context()); close(done) }()
 		select {
 		case <-done:
 		case <-time.After(time.Second):

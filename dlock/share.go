@@ -14,30 +14,23 @@ import (
 // last reader of a claim releases it.
 
 // share returns a hold that joins the claim of other readers of this client. It returns nil if the
-// call must ask the store, and errAgain if the call's party is already reading.
-func (a *acquisition) share() (*hold, error) {
-	if !a.kind.Shared() {
-		return nil, nil
+// call must ask the store.
+func (a *acquisition) share(s *state) *hold {
+	cl := a.joinable(s)
+	if cl == nil {
+		return nil
 	}
-	s := a.client.lock()
-	defer a.client.unlock()
-	switch cl := a.joinable(s); {
-	case cl == nil:
-		return nil, nil
-	case a.reads(s):
-		return nil, errAgain
-	default:
-		a.via = ViaJoined
-		h := a.joinReaders(s, s.object(a.kind, a.name), cl)
-		h.offered = false
-		return h, nil
-	}
+	a.via = ViaJoined
+	h := a.joinReaders(s, s.object(a.kind, a.name), cl)
+	h.offered = false
+	return h
 }
 
-// joinable returns the claim that a reader may join, or nil.
+// joinable returns the claim that a call may join, or nil.
 func (a *acquisition) joinable(s *state) *claim {
 	o := s.object(a.kind, a.name)
-	if s.closed || o == nil || o.reading == nil || o.queue != nil && o.queue.writers > 0 {
+	if !a.kind.Shared() || s.closed || o == nil || o.reading == nil ||
+		o.queue != nil && o.queue.writers > 0 {
 		return nil
 	}
 	cl, now := o.reading.young, s.now()
@@ -45,16 +38,6 @@ func (a *acquisition) joinable(s *state) *claim {
 		return nil
 	}
 	return cl
-}
-
-// mayShare reports whether a call may join other readers of this client.
-func (a *acquisition) mayShare() bool {
-	if !a.kind.Shared() {
-		return false
-	}
-	s := a.client.lock()
-	defer a.client.mu.Unlock()
-	return a.joinable(s) != nil
 }
 
 // joinReaders adds a reading call to a claim, and returns its hold.

@@ -123,7 +123,7 @@ func TestUnlockOfWhatIsOffered(t *testing.T) {
 				ctx = WithOwner(ctx, a.party.(Owner))
 			}
 			a.wait()
-			a.enqueue()
+			lineUp(a)
 			h := heldOf(c, "x")
 			if !h.handOn(c) {
 				t.Fatal("the hold isn't handed on")
@@ -131,7 +131,7 @@ func TestUnlockOfWhatIsOffered(t *testing.T) {
 			if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {
 				t.Errorf("UnlockContext of what is offered = %v, want ErrNotHeld", err)
 			}
-			if _, err := a.take(ctx); err != nil {
+			if _, err := take(ctx, a); err != nil {
 				t.Fatal(err)
 			}
 			mustUnlock(t, ctx, l)
@@ -168,14 +168,14 @@ func TestAReadThatIsOfferedIsNotHeld(t *testing.T) {
 				o: acquireOptions{lease: c.lease},
 			}}
 			a.wait()
-			a.enqueue()
+			lineUp(a)
 			c.mu.Lock()
 			c.state.object(protocol.Kind(backend.Read), "x").mark(&c.state, markJoinable)
 			c.unlock()
 			free("before the call returns")
 			over, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _, err := a.take(over); !errors.Is(err, context.Canceled) {
+			if _, err := take(over, a); !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
 			free("when the call has returned")

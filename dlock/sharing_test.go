@@ -166,31 +166,6 @@ func TestTheOtherSideIsGotMeanwhile(t *testing.T) {
 			empty(t, c)
 		})
 	})
-	t.Run("before it waits", func(t *testing.T) {
-		onScript(t, func(t *testing.T, b *script, c, other *Client) {
-			rw, owner := c.RWLocker("x"), NewOwner()
-			ctx := WithOwner(t.Context(), owner)
-			for kind, side := range map[backend.Kind]*Locker{
-				backend.Read:  rw.Writer(),
-				backend.Write: rw.Reader(),
-			} {
-				a := &acquisition{client: c, call: call{
-					kind: protocol.Kind(kind), name: "x", party: owner, partners: true,
-					o: acquireOptions{lease: c.lease},
-				}}
-				if h, err := a.own(); h != nil || err != nil {
-					t.Fatalf("before: %v, %v", h, err)
-				}
-				must(t, side.LockContext(ctx))
-				if a.enqueue() {
-					t.Errorf("a %v waits for what its own party has", kind)
-					a.quit(nil)
-				}
-				must(t, side.UnlockContext(ctx))
-			}
-			empty(t, c)
-		})
-	})
 }
 
 // Plain readers of one RWLocker have leases of different length. The one that lasts longest
@@ -428,36 +403,10 @@ func TestNobodyJoinsAfterClose(t *testing.T) {
 			o: acquireOptions{lease: c.lease},
 		}}
 		c.Close()
-		if h, err := a.share(); h != nil || err != nil {
+		if share(a) != nil {
 			t.Error("somebody has joined who will never be told that the client is closed")
 		}
 		must(t, rw.Reader().UnlockContext(t.Context()))
-	})
-}
-
-// A call that finds other readers to join doesn't, if another call of its owner has got a read
-// meanwhile: an owner has one read, and the call re-enters that.
-func TestAnOwnerThatReadsByNowDoesNotJoin(t *testing.T) {
-	onScript(t, func(t *testing.T, b *script, c, other *Client) {
-		rw, owner := c.RWLocker("x"), NewOwner()
-		ctx := WithOwner(t.Context(), owner)
-		a := &acquisition{client: c, call: call{
-			kind: protocol.Kind(backend.Read), name: "x", party: owner,
-			o: acquireOptions{lease: c.lease},
-		}}
-		if h, err := a.own(); h != nil || err != nil {
-			t.Fatalf("before: %v, %v", h, err)
-		}
-		must(t, rw.Reader().LockContext(ctx))
-		time.Sleep(2 * c.handover) // nobody joins that any more
-		rw.RLock()
-		if h, err := a.share(); h != nil || err != errAgain {
-			t.Errorf("the owner has got another read: %v, %v", h, err)
-		}
-		must(t, rw.Reader().UnlockContext(ctx))
-		rw.RUnlock()
-		wantFree(t, other, "x")
-		empty(t, c)
 	})
 }
 
@@ -487,7 +436,7 @@ func TestForcedWhileTheLastReaderLeaves(t *testing.T) {
 			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
 			o: acquireOptions{lease: c.lease},
 		}}
-		if h, err := a.share(); h != nil || err != nil {
+		if share(a) != nil {
 			t.Error("somebody joins what this client itself has forced")
 		}
 		time.Sleep(2 * DefaultLease)
@@ -510,7 +459,7 @@ func TestAWriterGetsInWhileTheLastReaderLeaves(t *testing.T) {
 			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
 			o: acquireOptions{lease: c.lease},
 		}}
-		if h, err := a.share(); h != nil || err != nil {
+		if share(a) != nil {
 			t.Error("somebody reads beside a writer")
 		}
 		rw.Unlock()
@@ -632,14 +581,14 @@ func TestLetInAsTheClientIsClosed(t *testing.T) {
 			o: acquireOptions{lease: c.lease},
 		}}
 		a.wait()
-		a.enqueue()
+		lineUp(a)
 		theirs.Unlock()
 		reader.mustBeIn(t)
 		if a.handed == nil {
 			t.Fatal("not let in")
 		}
 		c.Close()
-		if h, err := a.take(t.Context()); !errors.Is(err, ErrClosed) {
+		if h, err := take(t.Context(), a); !errors.Is(err, ErrClosed) {
 			t.Errorf("after Close: %v, %v", h, err)
 		}
 		must(t, reader.leave())

@@ -327,7 +327,10 @@ func (t *together) keptOut(ctx context.Context) bool {
 			continue // already held, or can be re-entered
 		}
 		c, a := p.locker.client, p.single(ctx)
-		if a.known() == nil {
+		s := c.lock()
+		known := a.known(s)
+		c.unlock()
+		if known == nil {
 			c.acquisitions.Put(a)
 			continue
 		}

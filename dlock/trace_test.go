@@ -432,7 +432,7 @@ func TestTraceOfAReaderWhoGivesUp(t *testing.T) {
 		must(t, handed.giveUp(t.Context(), c)) // as an unlock of the other does that finds it
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := a.take(over); err == nil {
+		if _, err := take(over, a); err == nil {
 			t.Fatal("taken")
 		}
 		synctest.Wait()

@@ -26,47 +26,8 @@ const (
 	longestPoll = time.Second
 )
 
-// queueUp waits in the queue. It returns when the call has the lock, when another call of the party
-// has acquired it, or when the call can't go on.
-func (a *acquisition) queueUp(ctx context.Context) (*hold, error) {
-	if !a.enqueue() {
-		return nil, errAgain
-	}
-	for {
-		switch a.turn() {
-		case toLeave:
-			a.abandon()
-			return nil, errAgain
-		case toTake:
-			return a.take(ctx)
-		case toEnd:
-			return a.leave(ctx)
-		case toTry:
-			if ctx.Err() != nil {
-				return a.leave(ctx) // the next lead tries
-			}
-			if h, err := a.tryInTurn(ctx); err != nil || h != nil {
-				return h, err
-			}
-		case toWait:
-			select {
-			case <-a.signal:
-			case <-ctx.Done():
-				return a.leave(ctx)
-			}
-		}
-	}
-}
-
-// enqueue puts an acquisition at the end of its queue. It returns false if the party has acquired
-// the lock in the meantime, and so can re-enter.
-func (a *acquisition) enqueue() bool {
-	c := a.client
-	s := c.lock()
-	defer c.unlock()
-	if a.reenters(s) {
-		return false
-	}
+// enqueue puts an acquisition at the end of its queue.
+func (a *acquisition) enqueue(s *state) {
 	o := s.object(a.kind, a.name)
 	if o == nil { // no other call has asked the store
 		if a.h == nil {
@@ -102,31 +63,18 @@ func (a *acquisition) enqueue() bool {
 			a.h = a.newClaim(s)
 		}
 		a.fresh = true
-		return true
+		return
 	}
 	if q.lead == nil {
 		q.chooseLead(s)
 	}
 	if q.lead != a && a.budget > 0 {
-		s.schedule(&a.alarm, c.now()+a.budget/newsShare)
+		s.schedule(&a.alarm, s.now()+a.budget/newsShare)
 	}
-	return true
 }
 
-// turn returns the next move of a waiting call.
-func (a *acquisition) turn() move {
-	c := a.client
-	s := c.lock()
-	defer c.unlock()
-	a.trying = false
-	switch {
-	case a.joined:
-		return toLeave
-	case a.handed != nil:
-		return toTake
-	case c.ctx.Err() != nil:
-		return toEnd
-	}
+// turn returns the next move of a call in a queue.
+func (a *acquisition) turn(s *state) move {
 	q := a.in
 	if q.placed {
 		return a.placeTurn(s, q)
@@ -149,10 +97,9 @@ func (a *acquisition) turn() move {
 	return toTry
 }
 
-// tryInTurn makes the lead's next attempt. If it returns neither a hold nor an error, the call
-// keeps waiting.
-func (a *acquisition) tryInTurn(ctx context.Context) (*hold, error) {
-	remaining, err := a.tryUntilJoined(ctx)
+// triedInTurn concludes an attempt of a call in a queue. The parameter cut says whether the call has
+// ended meanwhile. If triedInTurn returns neither a hold nor an error, the call keeps waiting.
+func (a *acquisition) triedInTurn(cut bool, remaining time.Duration, err error) (*hold, error) {
 	switch {
 	case a.wasHanded():
 		return nil, nil
@@ -167,7 +114,7 @@ func (a *acquisition) tryInTurn(ctx context.Context) (*hold, error) {
 		// just handed a hold, quit returns nil.
 		return nil, a.quit(err)
 	}
-	if a.failed(ctx.Err() != nil, err) {
+	if a.failed(cut, err) {
 		a.reportFailure(err)
 	}
 	return nil, nil
@@ -201,26 +148,16 @@ func (a *acquisition) failed(cut bool, err error) bool {
 	return true
 }
 
-// tryUntilJoined makes an attempt, but gives it up if another call of the party acquires the lock.
-func (a *acquisition) tryUntilJoined(ctx context.Context) (time.Duration, error) {
-	c := a.client
-	if (a.variable() != nil && !a.kind.Placed()) || c.store.Prompt() {
-		return a.tryOnce(ctx)
-	}
-	ctx, cancel := withCancelCause(ctx)
-	cut := func() { cancel(nil) }
-	defer cut()
-	s := c.lock()
+// startsCuttable records how to end the attempt that a call is about to make, in case the call gets
+// the lock without it. It returns true if the call has just been handed a hold.
+func (a *acquisition) startsCuttable(cut func()) (handed bool) {
+	s := a.client.lock()
+	defer a.client.unlock()
 	a.cut = cut
-	handed := a.handed != nil
 	if a.joined {
-		s.later(cut) // it joined after turn was called
+		s.later(cut)
 	}
-	c.unlock()
-	if handed {
-		return 0, errAgain // the call was just handed a hold
-	}
-	return a.tryOnce(ctx)
+	return a.handed != nil
 }
 
 // keptOut records that someone else holds the lock. It subscribes the queue to releases, and
@@ -258,14 +195,13 @@ func (a *acquisition) exclude() {
 	}
 }
 
-// leave ends the wait of a call that can't go on, and returns its error.
-func (a *acquisition) leave(ctx context.Context) (*hold, error) {
-	c := a.client
-	over := c.over(ctx)
-	s := c.lock()
+// leave ends the wait of a call that can't go on, and returns its error. If the call was handed a
+// hold meanwhile, leave returns errAgain.
+func (a *acquisition) leave(over error) error {
+	s := a.client.lock()
 	if a.handed != nil {
-		c.unlock()
-		return a.take(ctx)
+		a.client.unlock()
+		return errAgain
 	}
 	if q := a.in; q != nil && a.attempt == 0 && (a.failure == errNotUnlocked ||
 		q.refused > a.seen) {
@@ -283,12 +219,12 @@ func (a *acquisition) leave(ctx context.Context) (*hold, error) {
 		a.failure = errNotUnlocked
 	}
 	a.dequeue(s)
-	c.unlock()
+	a.client.unlock()
 	if over == ErrClosed {
 		a.leaveClosed()
 	}
 	a.abandon()
-	return nil, a.giveUp(over)
+	return a.giveUp(over)
 }
 
 // leaveClosed tells the store that a waiting call has ended because the client was closed.
@@ -322,13 +258,10 @@ func (a *acquisition) quit(err error) error {
 	return err
 }
 
-// take accepts the hold that was handed to a waiting call.
-func (a *acquisition) take(ctx context.Context) (*hold, error) {
-	c := a.client
-	a.abandon() // the call might have asked the store for a claim of its own
-	over := c.over(ctx)
-	s := c.lock()
-	defer c.unlock()
+// take accepts the hold that was handed to a waiting call. If the hold is over already, take returns
+// errAgain.
+func (a *acquisition) take(s *state, over error) (*hold, error) {
+	a.dropClaim(s) // the call might have asked the store for a claim of its own
 	h := a.handed
 	a.handed = nil
 	s.unschedule(&a.alarm)
@@ -339,7 +272,7 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 		return nil, ErrClosed
 	case over != nil:
 		if h.count == 1 {
-			h.claim.Forgo(c.now()) // no call has accepted it yet
+			h.claim.Forgo(s.now()) // no call has accepted it yet
 			h.offered = true       // until it is released
 		}
 		s.background(func(c *Client) { h.release(context.Background(), c) }) // this can take long
