@@ -180,7 +180,7 @@ func (a *acquisition) acquireInTime(ctx context.Context) (*hold, error) {
 		case toReenter:
 			h, err = a.enterAgain(ctx, h)
 		case toLeave:
-			err = a.leave(c.over(ctx))
+			err = a.leave(err)
 		}
 		switch {
 		case err == nil && h != nil:
@@ -203,11 +203,14 @@ const firstBackoff = 50 * time.Millisecond
 
 // nextMove returns what the call does next. The parameter over says why the call must end, or is
 // nil. If there is nothing more to do, nextMove returns the call's hold or its error. It returns
-// errAgain if it must be called again.
+// errAgain if it must be called again, and the reason if the call must leave.
 func (a *acquisition) nextMove(over error) (move, *hold, error) {
 	s := a.client.lock()
 	defer a.client.unlock()
 	a.trying = false
+	if s.closed {
+		over = ErrClosed // perhaps only now, and nobody wakes calls that come later
+	}
 	switch {
 	case a.handed != nil:
 		h, err := a.take(s, over)
@@ -215,7 +218,7 @@ func (a *acquisition) nextMove(over error) (move, *hold, error) {
 	case a.in == nil:
 		return a.begin(s, over)
 	case over != nil:
-		return toLeave, nil, nil
+		return toLeave, nil, over
 	default:
 		return a.turn(s), nil, nil
 	}

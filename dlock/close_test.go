@@ -173,3 +173,19 @@ func TestTracesOfCloseSendNothing(t *testing.T) {
 		}
 	})
 }
+
+// A call that comes just as the client is closed doesn't wait for what nobody will tell it.
+func TestACallThatComesAsTheClientIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		l := c.Locker("x")
+		mustTry(t, l)
+		a := l.newCall(t.Context(), caller{party: l.plain}, acquireOptions{lease: c.lease})
+		over := a.client.over(t.Context())
+		c.Close()
+		if move, h, err := a.nextMove(over); move != toEnd || h != nil || !errors.Is(err, ErrClosed) {
+			t.Errorf("the call's next move: %v, %v, %v; want ErrClosed", move, h, err)
+		}
+		mustUnlock(t, t.Context(), l)
+	})
+}

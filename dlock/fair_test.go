@@ -410,6 +410,57 @@ func TestFairLocksAreForced(t *testing.T) {
 	})
 }
 
+// When a lock was forced, its client looks at once which of its calls the store has given it to, even
+// if the message of that is lost.
+func TestAForcedFairLockIsLookedAtAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newScript(membackend.New())
+		store.grants.set(vanish)
+		c := fairClients(t, store, 1)[0]
+		holder := c.FairLocker("x")
+		mustTry(t, holder)
+		next := wait(t.Context(), c.FairLocker("x"))
+		if ok, err := holder.ForceUnlock(t.Context()); !ok || err != nil {
+			t.Fatalf("ForceUnlock = %v, %v", ok, err)
+		}
+		next.mustBeIn(t)
+		if err := holder.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("the unlock of what was forced: %v", err)
+		}
+		mustUnlock(t, t.Context(), next.l)
+	})
+}
+
+// A plain call of a Locker whose hold is lost can't have the lock before that is unlocked. So it
+// gives up its place at once.
+func TestPlainCallsOfALostLockerLeaveTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newScript(membackend.New())
+		c := fairClients(t, store, 1)[0]
+		l := c.FairLocker("x")
+		must(t, l.LockContext(t.Context(), FixedLease(1500*time.Millisecond)))
+		same, free := wait(t.Context(), l), wait(t.Context(), c.FairLocker("x"))
+		time.Sleep(time.Second + time.Second/10)
+		if looks := store.places.took(); len(looks) < 2 || len(looks[1].Owners) != 2 {
+			t.Fatalf("before the loss, looks at %v", looks)
+		}
+		<-l.Lost(t.Context())
+		time.Sleep(time.Second)
+		free.mustBeIn(t)
+		for _, look := range store.places.took() {
+			if len(look.Owners) > 1 {
+				t.Errorf("after the loss, a look at %d places", len(look.Owners))
+			}
+		}
+		if err := l.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("the unlock of what was lost: %v", err)
+		}
+		mustUnlock(t, t.Context(), free.l)
+		same.mustBeIn(t)
+		mustUnlock(t, t.Context(), l)
+	})
+}
+
 func TestFairLocksAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()

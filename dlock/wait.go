@@ -97,8 +97,8 @@ func (a *acquisition) turn(s *state) move {
 	return toTry
 }
 
-// triedInTurn concludes an attempt of a call in a queue. The parameter cut says whether the call has
-// ended meanwhile. If triedInTurn returns neither a hold nor an error, the call keeps waiting.
+// triedInTurn concludes an attempt of a call in a queue. The parameter cut says whether the call
+// has ended meanwhile. If triedInTurn returns neither a hold nor an error, the call keeps waiting.
 func (a *acquisition) triedInTurn(cut bool, remaining time.Duration, err error) (*hold, error) {
 	switch {
 	case a.wasHanded():
@@ -258,8 +258,8 @@ func (a *acquisition) quit(err error) error {
 	return err
 }
 
-// take accepts the hold that was handed to a waiting call. If the hold is over already, take returns
-// errAgain.
+// take accepts the hold that was handed to a waiting call. If the hold is over already, take
+// returns errAgain.
 func (a *acquisition) take(s *state, over error) (*hold, error) {
 	a.dropClaim(s) // the call might have asked the store for a claim of its own
 	h := a.handed
