@@ -61,8 +61,7 @@ func (o *object) admitReaders(s *state) {
 	for a := o.queue.first; a != nil; {
 		next := a.next
 		switch {
-		case a.parked(), a.kind.Shared() && a.trying, a.partners && o.reader(a.party) != nil:
-			// can't join, waits for an answer, or re-enters
+		case a.parked(), a.kind.Shared() && a.trying: // can't join, or waits for an answer
 		case !a.kind.Shared(), !cl.suits(a):
 			return
 		default:
