@@ -87,9 +87,8 @@ func (h *hold) install(s *state) {
 // claims was lost. If there is such an attempt, overtaken asks the store about its claim, and the
 // caller must make a new attempt for a.
 func (a *acquisition) overtaken(s *state) (overtaken bool) {
-	now := s.now()
 	for _, mine := range s.object(a.kind, a.name).rivals(a.h.claim) {
-		if int32(mine.after-uint32(a.attempt)) >= 0 && !mine.dead && now < mine.Until() {
+		if int32(mine.after-uint32(a.attempt)) >= 0 && !mine.dead && s.now() < mine.Until() {
 			mine.look(s)
 			overtaken = true
 		}

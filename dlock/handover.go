@@ -74,8 +74,11 @@ func (h *hold) successor(s *state) *acquisition {
 // nextFor returns the call to which a claim can be handed over, or nil. h is the hold that is
 // ending, if there is one.
 func (cl *claim) nextFor(s *state, h *hold) *acquisition {
-	q, now := cl.queue(s), s.now()
-	if q == nil || now >= cl.handoverEnd(s) || !cl.passes(now) {
+	q := cl.queue(s)
+	if q == nil {
+		return nil
+	}
+	if now := s.now(); now >= cl.handoverEnd(s) || !cl.passes(now) {
 		return nil
 	}
 	if a := q.next(h); a != nil && (!a.trying || a.kind.Many()) && cl.passesTo(a) {

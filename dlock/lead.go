@@ -158,13 +158,13 @@ func (o *object) knownHeld(s *state, a *acquisition) bool {
 	if a.kind.Many() {
 		return o.exhausts(a)
 	}
-	now := s.now()
-	if o.alone != nil && o.alone.valid(now) {
+	if o.alone != nil && o.alone.valid(s.now()) {
 		return true
 	}
 	if a.kind.Shared() || o.reading == nil {
 		return false
 	}
+	now := s.now()
 	for _, h := range o.reading.holds {
 		if h.valid(now) {
 			return true

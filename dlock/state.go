@@ -138,7 +138,9 @@ func (c *Client) lock() *state {
 // contexts and subscriptions, then calls traces, and then writes log records.
 func (c *Client) unlock() {
 	s := &c.state
-	s.settles()
+	if len(s.marked) > 0 {
+		s.settles()
+	}
 	if afterEvent != nil {
 		afterEvent(c)
 	}
