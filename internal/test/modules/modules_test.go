@@ -23,7 +23,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// command runs the go command, without the network.
+// command runs the go command, and returns its output.
 func command(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("go", args...)
