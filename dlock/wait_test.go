@@ -186,3 +186,23 @@ func TestWaitAtTheGateTellsWhatFailed(t *testing.T) {
 		c.Close()
 	})
 }
+
+// Calls that wait for their Locker to be unlocked ask the store nothing, however long it is locked.
+func TestCallsOfALockedLockerDoNotAsk(t *testing.T) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
+		l := c.Locker("x")
+		mustTry(t, l)
+		first, second := wait(t.Context(), l), wait(t.Context(), l)
+		mustUnlock(t, t.Context(), l) // hands it to the first
+		first.mustBeIn(t)
+		time.Sleep(2 * c.handover)
+		b.wantSteps(t, 1, 0)
+		must(t, first.leave())
+		time.Sleep(2 * shortestWait) // others go first, if there are any
+		second.mustBeIn(t)
+		b.wantSteps(t, 2, 1)
+		must(t, second.leave())
+		wantFree(t, other, "x")
+		empty(t, c)
+	})
+}
