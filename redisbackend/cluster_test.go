@@ -179,18 +179,8 @@ func TestCluster(t *testing.T) {
 		client := connectCluster(t, nodes)
 		s := open(t, client)
 		const name = "moving"
-		slot := nodes[0].Do("CLUSTER", "KEYSLOT", name)
-		from := wiretest.Must[*redis.Client](t)(client.MasterForKey(ctx, name)).Options().Addr
-		var to *testservers.Server
-		for _, node := range nodes {
-			if node.Addr != from {
-				to = node
-			}
-		}
-		id := to.Do("CLUSTER", "MYID")
-		for _, node := range nodes {
-			node.Do("CLUSTER", "SETSLOT", slot, "NODE", id)
-		}
+		wiretest.Must[*redis.Client](t)(client.MasterForKey(ctx, name)) // the client knows where
+		wiretest.NewMove(t, nodes, name).Finish()
 		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{
 			Name: name, Owner: alice, Lease: lease,
 		}))

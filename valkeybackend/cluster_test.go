@@ -167,16 +167,7 @@ func TestCluster(t *testing.T) {
 		wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{
 			Name: name, Owner: alice, Lease: lease,
 		}))
-		slot, id := nodes[0].Do("CLUSTER", "KEYSLOT", name), ""
-		for _, node := range nodes {
-			if _, err := testservers.Do(node.Addr, "EXISTS", name); err != nil {
-				// it is not this node's
-				id = node.Do("CLUSTER", "MYID")
-			}
-		}
-		for _, node := range nodes {
-			node.Do("CLUSTER", "SETSLOT", slot, "NODE", id)
-		}
+		wiretest.NewMove(t, nodes, name).Finish()
 		for count := range 2 {
 			if res := wiretest.Must[backend.AcquireResult](t)(
 				s.Acquire(ctx, req)); res.Count != count+1 {
