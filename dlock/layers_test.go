@@ -44,8 +44,8 @@ func TestFilesCallInOneDirection(t *testing.T) {
 	}
 }
 
-// A function that is given the state runs with the mutex locked, so it does no I/O and doesn't wait.
-// What it only arranges for, in function literals, may.
+// A function that is given the state runs with the mutex locked, so it does no I/O and doesn't
+// wait. What it only arranges for, in function literals, may.
 func TestRulesDoNotWait(t *testing.T) {
 	all, files, info := parsed(t)
 	rules, waiting := 0, []string{"context", "os", "sync"}
