@@ -410,8 +410,8 @@ func TestFairLocksAreForced(t *testing.T) {
 	})
 }
 
-// When a lock was forced, its client looks at once which of its calls the store has given it to, even
-// if the message of that is lost.
+// When a lock was forced, its client looks at once which of its calls the store has given it to,
+// even if the message of that is lost.
 func TestAForcedFairLockIsLookedAtAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newScript(membackend.New())

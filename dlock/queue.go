@@ -9,7 +9,7 @@ import (
 )
 
 // Calls that wait for a lock stand in a queue of the client. These functions only keep the queues.
-// Who asks the store, and when, is decided in lead.go and line.go.
+// The rules in lead.go and line.go decide which call asks the store, and when.
 
 // A queue holds the calls of this client that wait for one lock, in order of arrival. The first
 // call whose Locker isn't locked is the lead. It asks the store when it is woken, and also polls. A
