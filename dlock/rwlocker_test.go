@@ -640,6 +640,31 @@ func TestAReadUnderAWriteThatIsLate(t *testing.T) {
 	})
 }
 
+// A writer that waits leaves a note, which keeps readers out. It gives its note back when its party
+// gets the lock by another call, and it re-enters.
+func TestAWriterThatReentersInsteadGivesItsNoteBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cs := clientsOf(t, membackend.New(), 2)
+		const lease = time.Minute
+		ctx := WithOwner(t.Context(), NewOwner())
+		held, l := cs[1].RWLocker("x"), cs[0].RWLocker("x")
+		if _, err := held.Writer().Acquire(t.Context(), FixedLease(lease)); err != nil {
+			t.Fatal(err)
+		}
+		w := wait(ctx, l.Writer())
+		time.Sleep(lease + time.Microsecond)
+		if ok, err := l.Writer().TryLock(ctx); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		w.mustBeIn(t)
+		mustUnlock(t, ctx, l.Writer())
+		mustUnlock(t, ctx, l.Writer())
+		if ok, err := held.Reader().TryLock(t.Context()); !ok || err != nil {
+			t.Error("a note that nobody has any more keeps readers out", ok, err)
+		}
+	})
+}
+
 // A reader behind a writer whose first attempt is under way isn't let in by one that is out of
 // turn.
 func TestNoReaderIsLetInAheadOfAWriter(t *testing.T) {
