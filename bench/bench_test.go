@@ -23,11 +23,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// small returns a workload with small trials.
+// small returns a workload with small trials, of the points that are marked as quick.
 func small(w workload) workload {
 	points := w.points
 	w.points, w.atLeast = nil, 0
 	for _, p := range points {
+		if !p.quick {
+			continue
+		}
 		p.trial = p.trial.or(w.common)
 		p.trial.Duration = time.Second
 		if p.trial.Job == jobLoop && p.processes == 0 && w.id != "W1" {

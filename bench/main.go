@@ -46,7 +46,7 @@ func parse(args []string) (config, error) {
 	flags.StringVar(&only, "only", "", "workloads to run, as in W1,W3 (default all)")
 	flags.StringVar(&on, "on", "", "stores to measure, as in Redis,PostgreSQL (default all)")
 	flags.IntVar(&c.rounds, "rounds", 3, "how often everything is measured; the median counts")
-	flags.BoolVar(&c.quick, "quick", false, "a fifth of the time, and fewer points of each chart")
+	flags.BoolVar(&c.quick, "quick", false, "a fifth of the time")
 	flags.StringVar(&c.json, "json", "", "write all that was measured to `file`")
 	flags.StringVar(&c.out, "out", "",
 		"write tables to performance-tables.md in `dir`, and charts to dir/performance")

@@ -37,7 +37,7 @@ type metric struct {
 type point struct {
 	label string
 	x     float64 // x in charts; points with 0 are omitted
-	quick bool    // it is measured even with -quick
+	quick bool    // tests measure it, too
 	trial trial
 
 	processes int           // the number of the contender's processes
@@ -124,7 +124,7 @@ func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
 		}
 	}
 	for _, p := range w.points {
-		if quick && !p.quick || p.jvms > 0 && l.java == "" {
+		if p.jvms > 0 && l.java == "" {
 			continue
 		}
 		p.trial = p.trial.or(w.common)

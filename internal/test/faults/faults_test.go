@@ -53,14 +53,8 @@ var table = []fault{
 		kinds: [][]backend.Kind{plain, fenced, writeRead, fair}},
 	{name: "the reply to a partial release is lost", run: partialReplyLost,
 		kinds: [][]backend.Kind{plain, writeRead, fair}},
-	{name: "the reply to the last release is lost", run: releaseReplyLost,
-		kinds: [][]backend.Kind{plain, readWrite, writeRead, fair, permits}},
 	{name: "releases are lost", run: releasesDropped},
-	{name: "the reply to a renewal is lost", run: renewalReplyLost,
-		kinds: [][]backend.Kind{plain, readWrite, fair, permits}},
 	{name: "a renewal gets no reply", run: renewalHeldBack, on: []string{"redis"}},
-	{name: "the reply to an acquisition comes late", run: acquireReplyLate,
-		kinds: [][]backend.Kind{plain, readWrite, permits}},
 	{name: "the reply to a renewal comes late", run: renewalReplyLate},
 	{name: "an acquisition is carried out late", run: lateAcquire,
 		kinds: [][]backend.Kind{plain, writeRead, fair, permits}},
@@ -146,6 +140,15 @@ var table = []fault{
 	{name: "a thousand callers give up", run: cancellations},
 	{name: "two clients have one id", run: sameID},
 	{name: "anything, at random", run: chaos},
+
+	// These take the longest, nearly a minute. Go begins parallel tests with the last, so they are
+	// over before the others.
+	{name: "the reply to the last release is lost", run: releaseReplyLost,
+		kinds: [][]backend.Kind{plain, readWrite, writeRead, fair, permits}},
+	{name: "the reply to an acquisition comes late", run: acquireReplyLate,
+		kinds: [][]backend.Kind{plain, readWrite, permits}},
+	{name: "the reply to a renewal is lost", run: renewalReplyLost,
+		kinds: [][]backend.Kind{plain, readWrite, fair, permits}},
 }
 
 // A variant has options of dlock with which all rows must pass.
