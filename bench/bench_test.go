@@ -167,33 +167,59 @@ func checkPublished(t *testing.T, res result) {
 	if n := strings.Count(string(page), res.Title); n != 1 {
 		t.Errorf("the title is on the page %d times", n)
 	}
-	for _, c := range res.workload.charts {
-		if !strings.Contains(string(page), "performance/"+c.name+".svg") {
-			t.Errorf("the page does not show chart %s", c.name)
+	c := res.workload.chart
+	if c.name == "" {
+		return
+	}
+	f, err := os.Open(filepath.Join(dir, "performance", c.name+".svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	series := 0
+	for d := xml.NewDecoder(f); ; {
+		token, err := d.Token()
+		if err == io.EOF {
+			break
 		}
-		f, err := os.Open(filepath.Join(dir, "performance", c.name+".svg"))
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", c.name, err)
 		}
-		defer f.Close()
-		shape, shapes := "polyline", 0
-		if c.bars {
-			shape, shapes = "title", -1 // each bar has a title, and so has the chart
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "polyline" {
+			series++
 		}
-		for d := xml.NewDecoder(f); ; {
-			token, err := d.Token()
-			if err == io.EOF {
-				break
-			}
-			if err != nil {
-				t.Fatalf("%s: %v", c.name, err)
-			}
-			if e, ok := token.(xml.StartElement); ok && e.Name.Local == shape {
-				shapes++
+	}
+	if series == 0 {
+		t.Errorf("nothing is on chart %s", c.name)
+	}
+}
+
+// Each series of a chart is a contender of its workload, and performance.md shows each chart.
+func TestCharts(t *testing.T) {
+	page, err := os.ReadFile("../docs/performance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range workloads {
+		c := w.chart
+		if c.name == "" {
+			continue
+		}
+		if len(c.series) > len(styles) {
+			t.Errorf("chart %s has %d series", c.name, len(c.series))
+		}
+		for _, key := range c.series {
+			if !slices.ContainsFunc(contenders, func(c contender) bool {
+				return c.key() == key && slices.Contains(c.in, w.id)
+			}) {
+				t.Errorf("chart %s shows %s, which isn't measured", c.name, key)
 			}
 		}
-		if shapes <= 0 {
-			t.Errorf("nothing is on chart %s", c.name)
+		if !slices.ContainsFunc(w.metrics, func(m metric) bool { return m.key == c.metric }) {
+			t.Errorf("chart %s shows %q, which isn't measured", c.name, c.metric)
+		}
+		if !strings.Contains(string(page), "(performance/"+c.name+".svg)") {
+			t.Errorf("performance.md doesn't show chart %s", c.name)
 		}
 	}
 }
@@ -214,7 +240,7 @@ func TestWithoutJava(t *testing.T) {
 	res.print(&screen)
 	for where, text := range map[string]string{
 		"screen": screen.String(),
-		"page":   res.markdown(""),
+		"page":   res.markdown(),
 	} {
 		if !strings.Contains(strings.ToLower(text), "left out: "+strings.ToLower(redissonName)) {
 			t.Errorf("the %s does not say what is missing:\n%s", where, text)

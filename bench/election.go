@@ -56,10 +56,6 @@ var workload18 = workload{
 			trial: trial{Duration: 10 * time.Second}},
 	},
 	run: runElection,
-	charts: []chart{{
-		name: "w18", title: "W18: from a leader's end to the next one's lead, p50 in ms",
-		metric: "p50", bars: true, logY: true,
-	}},
 }
 
 // A notice is a message between a candidate and the parent process: a candidate's report about

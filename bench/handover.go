@@ -29,13 +29,13 @@ var workload4 = workload{
 	ratioOf: "p50",
 	common:  trial{Lease: 30 * time.Second},
 	points: []point{
-		{label: "held 2–20 ms", quick: true,
+		{label: "held 2–20 ms", x: 11, quick: true,
 			trial: trial{
 				Duration: 4 * time.Second, Pairs: 1, Holds: [2]time.Duration{
 					2 * time.Millisecond, 20 * time.Millisecond,
 				},
 			}},
-		{label: "held 120–620 ms", quick: true,
+		{label: "held 120–620 ms", x: 370, quick: true,
 			trial: trial{
 				Duration: 12 * time.Second, Pairs: 8, Holds: [2]time.Duration{
 					120 * time.Millisecond, 620 * time.Millisecond,
@@ -43,10 +43,12 @@ var workload4 = workload{
 			}},
 	},
 	run: runHandOver,
-	charts: []chart{{
-		name: "w4", title: "W4: unlock to waiter inside, p50 in µs", metric: "p50", bars: true,
-		logY: true,
-	}},
+	chart: chart{
+		name: "waited", title: "Another process waits: µs from the unlock until it is inside, p50",
+		metric: "p50", x: "ms that each holds the lock, on average", series: []string{
+			"Redis/dlock", "etcd/dlock", "PostgreSQL/dlock", "Redis/redsync", "Redis/redislock",
+		},
+	},
 }
 
 // runHandOver measures how long a lock takes to pass from one process to another. The two processes

@@ -28,13 +28,12 @@ var workload5 = workload{
 		{label: "10,000 locks", x: 10_000, trial: trial{Count: 10_000}},
 	},
 	run: runOne,
-	charts: []chart{
-		{name: "w5-client", title: "W5: client CPU, %", metric: "client", x: "locks", logX: true,
-			logY: true},
-		{name: "w5-server", title: "W5: server CPU, %", metric: "server", x: "locks", logX: true,
-			logY: true},
-		{name: "w5-heap", title: "W5: bytes of heap for a lock", metric: "heap", x: "locks",
-			logX: true},
+	chart: chart{
+		name: "held", title: "Locks are held, with a lease of 3 s: the server's CPU in percent",
+		metric: "server", x: "locks", series: []string{
+			"Redis/dlock", "etcd/dlock", "PostgreSQL/dlock", "Valkey/valkeylock",
+			"etcd/concurrency",
+		},
 	},
 }
 
@@ -164,12 +163,6 @@ var workload6 = workload{
 			trial: trial{Count: 1000, Naming: ownNames}},
 	},
 	run: runCrowd,
-	charts: []chart{
-		{name: "w6", title: "W6: commands a second, a waiter on each of some held keys",
-			metric: "commands", x: "keys", logX: true, logY: true},
-		{name: "w6-heap", title: "W6: bytes of heap for a waiter", metric: "heap", x: "keys",
-			logX: true},
-	},
 }
 
 // runCrowd makes one process hold locks while another process waits for them, and returns the cost

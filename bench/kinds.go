@@ -30,9 +30,6 @@ var workload11 = workload{
 			trial: trial{Goroutines: 8, Writes: 10}},
 	},
 	run: runContended,
-	charts: []chart{{
-		name: "w11", title: "W11: locks a second ÷ floor alone", metric: "ratio", bars: true,
-	}},
 }
 
 var workload12 = workload{
@@ -54,10 +51,6 @@ var workload12 = workload{
 		{label: "a permit", quick: true, trial: trial{Kind: permits}},
 	},
 	run: runPairs,
-	charts: []chart{{
-		name: "w12", title: "W12: uncontended pairs a second ÷ the same scripts, bare",
-		metric: "twin", bars: true,
-	}},
 }
 
 var workload13 = workload{
@@ -85,9 +78,6 @@ var workload13 = workload{
 			trial: trial{Goroutines: 16}},
 	},
 	run: runContended,
-	charts: []chart{{
-		name: "w13", title: "W13: permits a second ÷ floor alone", metric: "ratio", bars: true,
-	}},
 }
 
 var workload14 = workload{
@@ -105,7 +95,4 @@ var workload14 = workload{
 		Kind: permits,
 	},
 	run: runOne,
-	charts: []chart{{
-		name: "w14", title: "W14: a permit in memory, ns", metric: "ns", bars: true, logY: true,
-	}},
 }

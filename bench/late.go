@@ -27,10 +27,6 @@ var workload10 = workload{
 	common: trial{Job: jobAwait, Lease: 30 * time.Second},
 	points: []point{{label: "a waiter each", quick: true, trial: trial{Count: 40}}},
 	run:    runLate,
-	charts: []chart{{
-		name: "w10", title: "W10: from a lease's end to the waiter inside, p50 in ms",
-		metric: "p50", bars: true,
-	}},
 }
 
 // runLate makes a process wait for locks whose holders have died. It measures how long after the

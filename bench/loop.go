@@ -39,19 +39,25 @@ var workload1 = workload{
 	ratioOf: "rate",
 	common:  trial{Job: jobLoop, Duration: time.Second, Lease: 30 * time.Second, Naming: ownNames},
 	points: []point{
-		{label: "1 goroutine, own key", quick: true, trial: trial{Goroutines: 1, Endless: true}},
+		{label: "1 goroutine, own key", x: 1, quick: true,
+			trial: trial{Goroutines: 1, Endless: true}},
 		{label: "1 goroutine, own key, cancellable", trial: trial{Goroutines: 1}},
 		{label: "1 goroutine, fresh keys",
 			trial: trial{Goroutines: 1, Naming: freshNames, Endless: true}},
-		{label: "64 goroutines, own key", quick: true, trial: trial{Goroutines: 64, Endless: true}},
+		{label: "64 goroutines, own key", x: 64, quick: true,
+			trial: trial{Goroutines: 64, Endless: true}},
 		{label: "64 goroutines, own key, cancellable", trial: trial{Goroutines: 64}},
 		{label: "64 goroutines, fresh keys",
 			trial: trial{Goroutines: 64, Naming: freshNames, Endless: true}},
 	},
 	run: runPairs,
-	charts: []chart{{
-		name: "w1", title: "W1: uncontended pairs a second ÷ floor", metric: "ratio", bars: true,
-	}},
+	chart: chart{
+		name: "alone", title: "Nobody else wants the lock: locked and unlocked a second",
+		metric: "rate", x: "goroutines, each with a lock of its own", series: []string{
+			"Redis/dlock", "PostgreSQL/dlock", "Redis/bare go-redis", "Redis/redsync",
+			"Redis/redislock",
+		},
+	},
 }
 
 // runPairs makes one process lock and unlock without contention.
@@ -110,12 +116,6 @@ var workload2 = workload{
 		{label: "256 goroutines", x: 256, processes: 1, trial: trial{Goroutines: 256}},
 	},
 	run: runContended,
-	charts: []chart{
-		{name: "w2", title: "W2: acquisitions a second", metric: "rate", x: "goroutines",
-			logX: true, logY: true},
-		{name: "w2-jain", title: "W2: Jain's fairness", metric: "jain", x: "goroutines",
-			logX: true},
-	},
 }
 
 var workload3 = workload{
@@ -142,11 +142,11 @@ var workload3 = workload{
 			roundTrip: time.Millisecond},
 	},
 	run: runContended,
-	charts: []chart{
-		{name: "w3", title: "W3: acquisitions a second", metric: "rate", x: "processes", logX: true,
-			logY: true},
-		{name: "w3-jain", title: "W3: Jain's fairness between processes", metric: "processes",
-			x: "processes", logX: true},
+	chart: chart{
+		name: "contended", title: "All want one lock: acquisitions a second", metric: "rate",
+		x: "processes of eight goroutines", series: []string{
+			"Redis/dlock", "etcd/dlock", "PostgreSQL/dlock", "Valkey/valkeylock", "Redis/redsync",
+		},
 	},
 }
 

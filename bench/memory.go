@@ -88,10 +88,6 @@ var workload7 = workload{
 	},
 	common: trial{Job: jobMemory, Unpinned: true, Duration: time.Second, Lease: 30 * time.Second},
 	run:    runOne,
-	charts: []chart{{
-		name: "w7", title: "W7: membackend, one key", metric: "ns", x: "goroutines", logX: true,
-		logY: true,
-	}},
 }
 
 // runOne runs the trial in one process, and returns the values that the process reports.

@@ -66,7 +66,6 @@ var workload19 = workload{
 		Goroutines: 1, Endless: true},
 	points: []point{{label: "one goroutine", quick: true}},
 	run:    runPairs,
-	charts: []chart{{name: "w19", title: "W19: 1,000 renewals, p50 µs", metric: "p50", bars: true}},
 }
 
 // flushes is the setting that makes commits wait for the disk, as in production.

@@ -203,10 +203,6 @@ var workload16 = workload{
 		{label: "64 goroutines, own keys", trial: trial{Goroutines: 64}},
 	},
 	run: runPairs,
-	charts: []chart{{
-		name: "w16", title: "W16: three servers ÷ one store, p50", metric: "ratio", bars: true,
-		logY: true,
-	}},
 }
 
 var workload17 = workload{
@@ -225,8 +221,4 @@ var workload17 = workload{
 		{label: "8 goroutines in each of 4 processes", processes: 4, trial: trial{Goroutines: 8}},
 	},
 	run: runContended,
-	charts: []chart{{
-		name: "w17", title: "W17: three servers, locks a second", metric: "rate", bars: true,
-		logY: true,
-	}},
 }

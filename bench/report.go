@@ -97,8 +97,8 @@ func (r result) print(to io.Writer) {
 	}
 }
 
-// markdown returns the tables for a page, and links to the charts, which are in the given folder.
-func (r result) markdown(folder string) string {
+// markdown returns the tables for a page.
+func (r result) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", r.About)
 	for _, missing := range r.Missing {
@@ -112,9 +112,6 @@ func (r result) markdown(folder string) string {
 			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
 		}
 	}
-	for _, c := range r.workload.charts {
-		fmt.Fprintf(&b, "\n![%s](%s/%s.svg)\n", c.title, folder, c.name)
-	}
 	for _, failure := range r.Failures {
 		text, _, _ := strings.Cut(failure, "\n")
 		fmt.Fprintf(&b, "\nNot measured: %s\n", text)
@@ -125,8 +122,7 @@ func (r result) markdown(folder string) string {
 // publish writes the tables to a Markdown page, between the page's markers, and the charts to a
 // folder next to it. It creates the page if there is none.
 func (r report) publish(dir string) error {
-	const folder = "performance"
-	path := filepath.Join(dir, folder+"-tables.md")
+	path := filepath.Join(dir, "performance-tables.md")
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -136,14 +132,15 @@ func (r report) publish(dir string) error {
 		page = "# Performance: the tables\n"
 	}
 	page = between(page, "machine", "", r.Machine+"\n")
-	if err := os.MkdirAll(filepath.Join(dir, folder), 0o777); err != nil {
+	charts := filepath.Join(dir, "performance")
+	if err := os.MkdirAll(charts, 0o777); err != nil {
 		return err
 	}
 	for _, res := range r.Results {
-		page = between(page, res.ID, fmt.Sprintf("%s: %s", res.ID, res.Title), res.markdown(folder))
-		for _, c := range res.workload.charts {
-			if err := os.WriteFile(filepath.Join(dir, folder, c.name+".svg"), []byte(c.draw(res)),
-				0o666); err != nil {
+		page = between(page, res.ID, fmt.Sprintf("%s: %s", res.ID, res.Title), res.markdown())
+		if c := res.workload.chart; c.name != "" {
+			file := filepath.Join(charts, c.name+".svg")
+			if err := os.WriteFile(file, []byte(c.draw(res)), 0o666); err != nil {
 				return err
 			}
 		}

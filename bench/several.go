@@ -38,9 +38,6 @@ var workload15 = workload{
 			trial: trial{Count: 10}},
 	},
 	run: runPairs,
-	charts: []chart{{
-		name: "w15", title: "W15: all of some locks ÷ one lock, p50", metric: "ratio", bars: true,
-	}},
 }
 
 // severalNames returns n names in the same hash slot of a Redis cluster.

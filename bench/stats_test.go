@@ -223,17 +223,14 @@ func TestShort(t *testing.T) {
 func TestAxis(t *testing.T) {
 	for _, c := range []struct {
 		figures   []float64
-		log       bool
 		low, high float64
 		marks     int
 	}{
-		{[]float64{3, 870}, true, 1, 1000, 4},
-		{[]float64{10}, true, 10, 100, 2},
-		{[]float64{0.2, 0.93}, false, 0, 1, 11},
-		{[]float64{7}, false, 0, 7, 8},
-		{[]float64{0}, false, 0, 1, 6},
+		{[]float64{3, 870}, 1, 1000, 4},
+		{[]float64{10}, 10, 100, 2},
+		{[]float64{0.2, 0.93}, 0.1, 1, 2},
 	} {
-		a, marks := newAxis(c.figures, c.log, 100, 200)
+		a, marks := newAxis(c.figures, 100, 200)
 		if a.low != c.low || a.high != c.high || len(marks) != c.marks {
 			t.Errorf("%v: %v to %v, marks %v; want %v to %v, %d marks", c.figures, a.low, a.high,
 				marks, c.low, c.high, c.marks)

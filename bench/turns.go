@@ -28,9 +28,6 @@ var workload8 = workload{
 		{label: "beside 4 JVMs", x: 4, quick: true, processes: 1, jvms: 4},
 	},
 	run: runContended,
-	charts: []chart{{
-		name: "w8", title: "W8: the share of one beside some JVMs, %", metric: "share1", x: "JVMs",
-	}},
 }
 
 var workload9 = workload{
@@ -50,7 +47,4 @@ var workload9 = workload{
 		{label: "8 processes, 4 goroutines each", processes: 8, trial: trial{Goroutines: 4}},
 	},
 	run: runContended,
-	charts: []chart{{
-		name: "w9", title: "W9: Jain's fairness between processes", metric: "processes", bars: true,
-	}},
 }

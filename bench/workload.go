@@ -23,7 +23,7 @@ type workload struct {
 	points    []point
 	run       func(*lab, contender, point) (values, error)
 	ratioOf   string // key of the metric whose ratios to the floor and the twin are computed
-	charts    []chart
+	chart     chart  // has no name if there is none
 }
 
 // A metric is a measured quantity, with its title in tables.
@@ -36,7 +36,7 @@ type metric struct {
 // A point is one of the conditions under which a workload is measured.
 type point struct {
 	label string
-	x     float64 // x in charts; points with 0 are omitted
+	x     float64 // x in the chart; points with 0 are omitted
 	quick bool    // tests measure it, too
 	trial trial
 
