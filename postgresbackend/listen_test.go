@@ -210,7 +210,7 @@ func (b *syncBuffer) String() string {
 }
 
 // A waiter that subscribes while the last hold is being released is notified, or finds the lock
-// free. It waits for a release that isn't committed yet and has seen no subscriber.
+// free. It waits for a release that isn't committed yet and has not seen it subscribe.
 func TestAskingBesideARelease(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)

@@ -31,6 +31,11 @@ const begins = `	IF current_setting('transaction_isolation') <> 'read committed'
 		PERFORM set_config('synchronous_commit', 'on', true); -- for this transaction
 	END IF;`
 
+// unflushed is the SQL with which a function ends a hold. Its commit isn't flushed: if the server
+// crashes before the next flush, the lock is held again, until its lease ends. Later commits, such
+// as that of the next acquisition, flush it as well.
+const unflushed = `PERFORM set_config('synchronous_commit', 'off', true);`
+
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
 // Schema returns SQL for migration tools. It creates the backend's tables and functions in the
@@ -48,7 +53,7 @@ func Schema(schema string) string {
 	quoted := pgx.Identifier{schema}.Sanitize()
 	text := strings.NewReplacer(
 		"{schema}", quoted, "{s}", quoted+".", "{literal}", "'"+schema+"'",
-		"{begin}", begins, "{grant}", strconv.FormatInt(grantLease.Milliseconds(), 10),
+		"{begin}", begins, "{unflushed}", unflushed, "{grant}", strconv.FormatInt(grantLease.Milliseconds(), 10),
 	).Replace(schemaText)
 	var b strings.Builder
 	b.WriteString(text)

@@ -310,7 +310,8 @@ BEGIN
 				ELSE 0 END;
 END $f$;
 
--- Releases a plain lock (kind 1) or a Write (2). waiting: how many others wait.
+-- Releases a plain lock (kind 1) or a Write (2). waiting: how many others wait. It tells those who
+-- have asked when it has freed the lock: ask waits for it, so nobody asks unseen.
 CREATE OR REPLACE FUNCTION {s}distsync_v1_release(
 	p_kind smallint, p_name text, p_owner text, p_session text, p_lease bigint,
 	p_keep bigint, p_ask boolean,
@@ -348,8 +349,18 @@ BEGIN
 		noted := FOUND;
 	END IF;
 	tell := (status = 2 OR noted) AND l.asked > clock_timestamp();
-	IF p_ask AND status = 2 THEN
+	IF status <> 2 THEN
+		RETURN;
+	END IF;
+	{unflushed}
+	IF p_ask THEN
 		waiting := {s}distsync_v1_waiting(p_name, p_session, tell);
+	END IF;
+	IF tell THEN
+		PERFORM pg_notify('distsync_v1_' || p.owner, 'o' || p_name)
+			FROM {s}distsync_v1_part p
+			WHERE p.name = p_name AND p.role = 5 AND p.expires > clock_timestamp();
+		tell := false;
 	END IF;
 END $f$;
 
@@ -384,6 +395,7 @@ BEGIN
 			INTO tell;
 		IF FOUND THEN
 			status := 2;
+			{unflushed}
 			tell := coalesce(tell, false);
 			IF p_ask THEN
 				waiting := {s}distsync_v1_waiting(p_name, p_session, tell);
@@ -423,6 +435,9 @@ BEGIN
 	END IF;
 	tell := ended AND EXISTS (SELECT FROM {s}distsync_v1_lock k
 		WHERE k.name = p_name AND k.asked > clock_timestamp());
+	IF ended THEN
+		{unflushed}
+	END IF;
 	IF p_ask AND status = 2 THEN
 		waiting := {s}distsync_v1_waiting(p_name, p_session, tell);
 	END IF;
@@ -909,6 +924,7 @@ END $f$;
 -- All steps of fair locks. p_do: 1 acquire, 2 release, 3 keep places, 4 see to the line, 5 force.
 -- num is the number of the last acquisition; whoever is told of a grant believes it if its number
 -- is larger than in the last answer. granted: whom to tell; stirs: a session that is to look again.
+-- A release tells by itself, where its commit isn't flushed.
 CREATE OR REPLACE FUNCTION {s}distsync_v1_fair(
 	p_do smallint, p_name text, p_owners text[], p_session text, p_lease bigint,
 	p_place bigint, p_again boolean, p_keep bigint, p_weak boolean,
@@ -1072,6 +1088,16 @@ BEGIN
 		holder := l.owner;
 	END IF;
 	num := l.token;
+	IF p_do = 2 AND status = 2 AND (granted_owner IS NULL OR old.expires >= l.expires) THEN
+		-- If a crash takes the grant back, the last hold is there again, and keeps others out for as
+		-- long as the grant would have lasted.
+		{unflushed}
+		IF granted_owner IS NOT NULL THEN
+			PERFORM pg_notify('distsync_v1_' || granted_session, 'g' || num || ' '
+				|| octet_length(convert_to(granted_owner, 'UTF8')) || ' ' || granted_owner || p_name);
+			granted_session := NULL;
+		END IF;
+	END IF;
 	-- Free, but guarded: soon.
 	remaining := CASE WHEN l.owner IS NULL THEN 100 ELSE {s}distsync_v1_left(l.expires, t) END;
 END $f$;
@@ -1167,6 +1193,9 @@ BEGIN
 			-- Steps that give a part back lock no row. Those under way may have seen nobody ask:
 			-- they are over now, and whoever asks looks again.
 			PERFORM pg_advisory_xact_lock({s}distsync_v1_key(u.name));
+		ELSE
+			-- A release under way may have told others already: it is over now, too.
+			PERFORM FROM {s}distsync_v1_lock k WHERE k.name = u.name FOR NO KEY UPDATE;
 		END IF;
 		INSERT INTO {s}distsync_v1_part AS p (name, role, owner, n, expires)
 			VALUES (u.name, 5, p_session, u.n, t + interval '5 min')
