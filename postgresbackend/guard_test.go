@@ -603,6 +603,7 @@ func TestGuardOfAPreparedTransaction(t *testing.T) {
 		}
 	}
 	keptOut("while the transaction is prepared")
+	execute(t, pool, `SELECT txid_current()`) // flushes the release as well
 	server.Restart()
 	testservers.Until(t, "the server answers", func() bool {
 		_, err := s.Look(ctx, backend.LookRequest{Name: "n"})

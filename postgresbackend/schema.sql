@@ -1205,7 +1205,8 @@ BEGIN
 END $f$;
 
 -- Tells those who have asked, after the commit of what there is to tell, in a transaction of its
--- own, which waits for no flush: within the step all commits of the cluster would stand in line.
+-- own, which waits for no flush: within a step that does all commits of the cluster would stand in
+-- line.
 -- p_how: o, one may get in; a, all may; r, all may unless somebody reads.
 CREATE OR REPLACE FUNCTION {s}distsync_v1_tell(p_name text, p_how text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
