@@ -22,10 +22,10 @@
 //
 // A lock is a row, and each step is a transaction. When an acquisition or a renewal is answered, its
 // transaction has been flushed to disk, even in a session whose synchronous_commit is off. So locks
-// survive a crash of the server. The end of a hold isn't flushed by itself. If the server crashes
-// within three times wal_writer_delay after it, by default 0.6 seconds, the lock may be held again,
-// until its lease ends. Leases follow the server's clock. Clocks of different machines are never
-// compared.
+// survive a crash of the server. Nothing waits until the end of a hold is flushed, which takes at
+// most three times wal_writer_delay, by default 0.6 seconds. A crash or a failover before that may
+// take it back. Then the lock is held until its lease ends. Leases follow the server's clock. Clocks
+// of different machines are never compared.
 //
 // If an asynchronous standby takes over, commits that it hasn't received are lost. Then two clients
 // may hold the lock until the former holder's next renewal, as with Redis. With
@@ -82,8 +82,8 @@
 // # Waiting
 //
 // Each waiting client has its own connection that listens, and a note in the database. A release
-// that finds notes sends a message. A release that finds none sends nothing. The client relies on
-// the connection once it has received a test message.
+// that finds notes sends a message after its commit. A release that finds none sends nothing. The
+// client relies on the connection once it has received a test message.
 //
 // PostgreSQL wakes every listening connection of the database for every message. In measurements, a
 // server passed on 27,000 messages a second with no listening connection, 2,400 with fifty, and 700

@@ -603,7 +603,9 @@ func TestGuardOfAPreparedTransaction(t *testing.T) {
 		}
 	}
 	keptOut("while the transaction is prepared")
-	execute(t, pool, `SELECT txid_current()`) // flushes the release as well
+	other := wiretest.Acquire(bob)
+	other.Name = "another" // it is flushed, and so the release is
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, other))
 	server.Restart()
 	testservers.Until(t, "the server answers", func() bool {
 		_, err := s.Look(ctx, backend.LookRequest{Name: "n"})

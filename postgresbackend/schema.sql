@@ -310,8 +310,7 @@ BEGIN
 				ELSE 0 END;
 END $f$;
 
--- Releases a plain lock (kind 1) or a Write (2). waiting: how many others wait. It tells those who
--- have asked when it has freed the lock: ask waits for it, so nobody asks unseen.
+-- Releases a plain lock (kind 1) or a Write (2). waiting: how many others wait.
 CREATE OR REPLACE FUNCTION {s}distsync_v1_release(
 	p_kind smallint, p_name text, p_owner text, p_session text, p_lease bigint,
 	p_keep bigint, p_ask boolean,
@@ -355,12 +354,6 @@ BEGIN
 	{unflushed}
 	IF p_ask THEN
 		waiting := {s}distsync_v1_waiting(p_name, p_session, tell);
-	END IF;
-	IF tell THEN
-		PERFORM pg_notify('distsync_v1_' || p.owner, 'o' || p_name)
-			FROM {s}distsync_v1_part p
-			WHERE p.name = p_name AND p.role = 5 AND p.expires > clock_timestamp();
-		tell := false;
 	END IF;
 END $f$;
 
@@ -924,7 +917,6 @@ END $f$;
 -- All steps of fair locks. p_do: 1 acquire, 2 release, 3 keep places, 4 see to the line, 5 force.
 -- num is the number of the last acquisition; whoever is told of a grant believes it if its number
 -- is larger than in the last answer. granted: whom to tell; stirs: a session that is to look again.
--- A release tells by itself, where its commit isn't flushed.
 CREATE OR REPLACE FUNCTION {s}distsync_v1_fair(
 	p_do smallint, p_name text, p_owners text[], p_session text, p_lease bigint,
 	p_place bigint, p_again boolean, p_keep bigint, p_weak boolean,
@@ -1088,15 +1080,8 @@ BEGIN
 		holder := l.owner;
 	END IF;
 	num := l.token;
-	IF p_do = 2 AND status = 2 AND (granted_owner IS NULL OR old.expires >= l.expires) THEN
-		-- If a crash takes the grant back, the last hold is there again, and keeps others out for as
-		-- long as the grant would have lasted.
+	IF p_do = 2 AND status = 2 AND granted_owner IS NULL THEN -- a grant is an acquisition
 		{unflushed}
-		IF granted_owner IS NOT NULL THEN
-			PERFORM pg_notify('distsync_v1_' || granted_session, 'g' || num || ' '
-				|| octet_length(convert_to(granted_owner, 'UTF8')) || ' ' || granted_owner || p_name);
-			granted_session := NULL;
-		END IF;
 	END IF;
 	-- Free, but guarded: soon.
 	remaining := CASE WHEN l.owner IS NULL THEN 100 ELSE {s}distsync_v1_left(l.expires, t) END;
@@ -1162,11 +1147,12 @@ $f$;
 CREATE OR REPLACE FUNCTION {s}distsync_v1_ask(p_names text[], p_waits integer[], p_session text)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET lock_timeout = '10s' SET synchronous_commit = off AS $f$
+SET lock_timeout = '10s' AS $f$
 DECLARE
 	u record;
 	t timestamptz;
 BEGIN
+	{unflushed} -- after a crash a session asks again
 	IF p_session !~ '^[a-z0-9]{20,32}$' OR cardinality(p_names) > 1000 THEN
 		RAISE EXCEPTION 'distsync: session' USING ERRCODE = '22023';
 	END IF;
@@ -1193,9 +1179,6 @@ BEGIN
 			-- Steps that give a part back lock no row. Those under way may have seen nobody ask:
 			-- they are over now, and whoever asks looks again.
 			PERFORM pg_advisory_xact_lock({s}distsync_v1_key(u.name));
-		ELSE
-			-- A release under way may have told others already: it is over now, too.
-			PERFORM FROM {s}distsync_v1_lock k WHERE k.name = u.name FOR NO KEY UPDATE;
 		END IF;
 		INSERT INTO {s}distsync_v1_part AS p (name, role, owner, n, expires)
 			VALUES (u.name, 5, p_session, u.n, t + interval '5 min')
@@ -1205,12 +1188,11 @@ BEGIN
 END $f$;
 
 -- Tells those who have asked, after the commit of what there is to tell, in a transaction of its
--- own, which waits for no flush: within a step that does all commits of the cluster would stand in
--- line.
+-- own, which writes nothing else and so waits for no flush: within the step all commits of the
+-- cluster would stand in line, and a queue that is full would undo the step.
 -- p_how: o, one may get in; a, all may; r, all may unless somebody reads.
 CREATE OR REPLACE FUNCTION {s}distsync_v1_tell(p_name text, p_how text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET synchronous_commit = off AS $f$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $f$
 BEGIN
 	IF p_how = 'r' AND EXISTS (SELECT FROM {s}distsync_v1_part p
 		WHERE p.name = p_name AND p.role = 1 AND p.expires > clock_timestamp()) THEN
@@ -1254,13 +1236,14 @@ END $f$;
 CREATE OR REPLACE FUNCTION {s}distsync_v1_sweep(
 	p_from bigint, p_pages integer, OUT gone bigint, OUT next bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET synchronous_commit = off SET lock_timeout = '250ms' AS $f$
+SET lock_timeout = '250ms' AS $f$
 DECLARE
 	k record;
 	a tid := format('(%s,0)', greatest(p_from, 0))::tid;
 	z tid := format('(%s,0)', greatest(p_from, 0) + least(greatest(p_pages, 1), 1000))::tid;
 	over timestamptz := clock_timestamp() - interval '1 day';
 BEGIN
+	{unflushed}
 	gone := 0;
 	IF NOT pg_try_advisory_xact_lock({s}distsync_v1_key('sweep of ' || {literal})) THEN
 		RETURN;
@@ -1294,8 +1277,7 @@ END $f$;
 -- Tells those who have asked that a plain lock is kept: as distsync_v1_tell, but nobody may get in,
 -- so that in each session those alone are woken who only watch.
 CREATE OR REPLACE FUNCTION {s}distsync_v1_tell_kept(p_name text) RETURNS void
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET synchronous_commit = off AS $f$
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $f$
 	SELECT pg_notify('distsync_v1_' || p.owner, 'k' || p_name)
 		FROM {s}distsync_v1_part p
 		WHERE p.name = p_name AND p.role = 5 AND p.expires > clock_timestamp()
