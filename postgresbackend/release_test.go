@@ -87,6 +87,28 @@ func TestReleasesThatAreFlushed(t *testing.T) {
 	}
 }
 
+// Messages and the notes of those who wait aren't flushed either.
+func TestMessagesAreNotFlushed(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, testservers.Postgres(t).Addr)
+	migrate(t, pool)
+	ctx := t.Context()
+	for what, sql := range map[string]string{
+		"a message": `SELECT distsync.distsync_v1_tell('n', 'o')`,
+		"a note":    `SELECT distsync.distsync_v1_ask('{n}', '{1}', 'abcdefghijklmnopqrstuvwxyz')`,
+		"a sweep":   `SELECT distsync.distsync_v1_sweep(0, 10)`,
+	} {
+		tx := wiretest.Must[pgx.Tx](t)(pool.Begin(ctx))
+		var commit string
+		_, err := tx.Exec(ctx, sql)
+		err = errors.Join(err, tx.QueryRow(ctx, `SHOW synchronous_commit`).Scan(&commit),
+			tx.Rollback(ctx))
+		if err != nil || commit != "off" {
+			t.Errorf("%s: synchronous_commit %s, %v", what, commit, err)
+		}
+	}
+}
+
 // A release that a crash of the server takes back only keeps others out until the lease is over.
 func TestCrashAfterARelease(t *testing.T) {
 	t.Parallel()
