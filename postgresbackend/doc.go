@@ -95,10 +95,10 @@
 // # Costs
 //
 // A lock takes a round trip and a flushed commit, an unlock a round trip and a commit that isn't
-// flushed. An attempt at a held lock only reads. Waiting writes only a note. One statement renews 1,000 holds. Redis is better for short
-// critical sections that many processes compete for. Session advisory locks need no commit, and
-// take a third of the time. But they are lost with their connection, without notice, and don't work
-// behind poolers.
+// flushed. An attempt at a held lock only reads. Waiting writes only a note. One statement renews
+// 1,000 holds. Redis is better for short critical sections that many processes compete for. Session
+// advisory locks need no commit, and take a third of the time. But they are lost with their
+// connection, without notice, and don't work behind poolers.
 //
 // Goroutines that lock and unlock at about the same time share a round trip and a commit. That
 // applies to plain and fenced locks that are free, or held once. A goroutine that is alone never

@@ -87,7 +87,7 @@ func TestReleasesThatAreFlushed(t *testing.T) {
 	}
 }
 
-// Messages and the notes of those who wait aren't flushed either.
+// Messages and sweeps aren't flushed either.
 func TestMessagesAreNotFlushed(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
@@ -95,7 +95,6 @@ func TestMessagesAreNotFlushed(t *testing.T) {
 	ctx := t.Context()
 	for what, sql := range map[string]string{
 		"a message": `SELECT distsync.distsync_v1_tell('n', 'o')`,
-		"a note":    `SELECT distsync.distsync_v1_ask('{n}', '{1}', 'abcdefghijklmnopqrstuvwxyz')`,
 		"a sweep":   `SELECT distsync.distsync_v1_sweep(0, 10)`,
 	} {
 		tx := wiretest.Must[pgx.Tx](t)(pool.Begin(ctx))

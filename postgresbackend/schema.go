@@ -53,7 +53,8 @@ func Schema(schema string) string {
 	quoted := pgx.Identifier{schema}.Sanitize()
 	text := strings.NewReplacer(
 		"{schema}", quoted, "{s}", quoted+".", "{literal}", "'"+schema+"'",
-		"{begin}", begins, "{unflushed}", unflushed, "{grant}", strconv.FormatInt(grantLease.Milliseconds(), 10),
+		"{begin}", begins, "{unflushed}", unflushed,
+		"{grant}", strconv.FormatInt(grantLease.Milliseconds(), 10),
 	).Replace(schemaText)
 	var b strings.Builder
 	b.WriteString(text)

@@ -1152,7 +1152,6 @@ DECLARE
 	u record;
 	t timestamptz;
 BEGIN
-	{unflushed} -- after a crash a session asks again
 	IF p_session !~ '^[a-z0-9]{20,32}$' OR cardinality(p_names) > 1000 THEN
 		RAISE EXCEPTION 'distsync: session' USING ERRCODE = '22023';
 	END IF;
