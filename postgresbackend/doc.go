@@ -20,19 +20,19 @@
 //
 // # Guarantees
 //
-// A lock is a row, and each step is a transaction. When an acquisition or a renewal is answered, its
-// transaction has been flushed to disk, even in a session whose synchronous_commit is off. So locks
-// survive a crash of the server. Nothing waits until the end of a hold is flushed, which takes at
-// most three times wal_writer_delay, by default 0.6 seconds. A crash or a failover before that may
-// take it back. Then the lock is held until its lease ends. Leases follow the server's clock. Clocks
-// of different machines are never compared.
+// A lock is a row, and each step is a transaction. When an acquisition or a renewal is answered,
+// its transaction has been flushed to disk, even in a session whose synchronous_commit is off. So
+// locks survive a crash of the server. Nothing waits until the end of a hold is flushed, which
+// takes at most three times wal_writer_delay, by default 0.6 seconds. A crash or a failover before
+// that may take it back. Then the lock is held until its lease ends. Leases follow the server's
+// clock. Clocks of different machines are never compared.
 //
 // If an asynchronous standby takes over, commits that it hasn't received are lost. Then two clients
 // may hold the lock until the former holder's next renewal, as with Redis. With
-// synchronous_standby_names, acquisitions and renewals wait for the standby, and none is lost. If no
-// standby confirms, steps end with their contexts, and it is unknown whether they were carried out.
-// If somebody cancels such a wait with pg_cancel_backend, the server answers as if the standby had
-// confirmed.
+// synchronous_standby_names, acquisitions and renewals wait for the standby, and none is lost. If
+// no standby confirms, steps end with their contexts, and it is unknown whether they were carried
+// out. If somebody cancels such a wait with pg_cancel_backend, the server answers as if the standby
+// had confirmed.
 //
 // As with every lock that expires, a process that was stopped for longer than its lease may write
 // before it notices the loss. [Backend.Guard] prevents such writes to the same database. That holds
