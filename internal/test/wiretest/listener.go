@@ -31,14 +31,20 @@ func SubscribeTo(t testing.TB, s backend.Notifier, kind backend.Kind, name strin
 	l := &Listener{Name: name, t: t, woke: make(chan bool, 100)}
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
+	wake := func(backend.Wakeup) {
+		select {
+		case l.woke <- true:
+		default: // further wake-ups may be dropped
+		}
+	}
 	var err error
-	l.Sub, err = s.Subscribe(ctx,
-		backend.SubscribeRequest{Kind: kind, Name: name, Wake: func(backend.Wakeup) {
-			select {
-			case l.woke <- true:
-			default: // further wake-ups may be dropped
-			}
-		}})
+	for {
+		l.Sub, err = s.Subscribe(ctx, backend.SubscribeRequest{Kind: kind, Name: name, Wake: wake})
+		if err == nil || ctx.Err() != nil || backend.KindOf(err) == backend.Refused {
+			break
+		}
+		time.Sleep(10 * time.Millisecond) // it is repeated, as package dlock does
+	}
 	if err != nil {
 		t.Errorf("subscribe to %s: %v", name, err)
 		return nil
