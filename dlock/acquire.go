@@ -59,6 +59,7 @@ type waiting struct {
 	fresh      bool          // whether the call's next move is an attempt
 	late       bool          // the grant came too late for the call to renew the lease
 	trying     bool          // an attempt is under way
+	spare      bool          // the attempt is spare: see endSpare
 	joined     bool          // another call of the party got the lock, so this one can re-enter it
 	handed     *hold         // the hold that was handed to the call, or that it joined
 	cut        func()        // cancels the current attempt, when the call gets a hold without it
@@ -148,6 +149,7 @@ func (a *acquisition) forgo() {
 	s := a.client.lock()
 	defer a.client.unlock()
 	a.dequeue(s)
+	a.endSpare(s, markFree)
 	h := a.handed
 	switch {
 	case a.h == nil:

@@ -150,7 +150,11 @@ func (a *acquisition) conclude(
 	}
 	if a.handed != nil {
 		spare := h.grant(s, sent) // the call needs only the hold that it was handed
-		s.background(func(c *Client) { spare.release(c.ctx, c) })
+		if spare.pass(s) {
+			a.endSpare(s, markChanged)
+		} else {
+			s.background(func(c *Client) { spare.release(c.ctx, c) })
+		}
 		a.h = nil
 		return 0, nil
 	}

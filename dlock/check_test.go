@@ -222,7 +222,8 @@ func (c *Client) checkQueue(o *object, q *queue) error {
 	case a == nil:
 	case !leads:
 		return fmt.Errorf("a call leads that isn't in the queue")
-	case a.parked() || o.exhausts(a): // the release of what keeps it out wakes it
+	case a.parked() || o.exhausts(a) || o.spare > 0:
+		// the release of what keeps it out wakes it, or the end of the spare attempt
 	case !a.trying && !a.fresh && !q.woken && a.alarm.place == 0 && q.releasing == 0:
 		return fmt.Errorf("nobody wakes the call that leads")
 	}

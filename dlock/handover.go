@@ -43,6 +43,11 @@ func (h *hold) handOn(c *Client) bool {
 	}
 	s := c.lock()
 	defer c.unlock()
+	return h.pass(s)
+}
+
+// pass does the work of handOn.
+func (h *hold) pass(s *state) bool {
 	a := h.successor(s)
 	if a == nil {
 		return false

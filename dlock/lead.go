@@ -64,7 +64,8 @@ func (a *acquisition) committed() bool {
 func (a *acquisition) expects(s *state) bool {
 	o := a.in.object
 	if a.kind.Many() {
-		return o.exhausts(a) // the client's own releases wake the call
+		// The client's own releases, and the ends of spare attempts, wake the call.
+		return o.exhausts(a) || o.spare > 0
 	}
 	cl := o.passing()
 	if cl == nil || s.handover == 0 || !cl.passesTo(a) {

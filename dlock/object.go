@@ -16,6 +16,7 @@ type object struct {
 	family protocol.Family
 	listed bool  // whether the client's table contains it
 	marks  marks // what settle has to do
+	spare  int32 // the number of spare attempts: see endSpare
 
 	alone   *hold    // hold that excludes all others, or nil
 	reading *reading // the readers; nil if there are none

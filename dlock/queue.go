@@ -207,9 +207,27 @@ func (a *acquisition) wait() move {
 func (a *acquisition) hand(s *state, h *hold) {
 	a.handed = h
 	a.notify()
+	if a.trying && a.kind.Many() {
+		a.spare = true
+		h.claim.object.spare++
+	}
 	if a.trying && a.cut != nil {
 		s.schedule(&a.alarm, s.now()+shortestWait)
 	}
+}
+
+// endSpare records that a call's spare attempt is over, and marks the lock, so that the lead asks.
+// An attempt is spare if its call was handed permits meanwhile. If a spare attempt is granted, its
+// permits go to the next call. So while there is one, the lead waits. Otherwise each lead that is
+// handed permits would leave one more attempt behind, and a slow store would get ever slower.
+func (a *acquisition) endSpare(s *state, m marks) {
+	if !a.spare {
+		return
+	}
+	a.spare = false
+	o := a.handed.claim.object
+	o.spare--
+	o.mark(s, m)
 }
 
 // letPartiesEnter removes and wakes the calls whose parties have the lock by now, since they can

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -277,7 +278,7 @@ func TestPermitsAreHandedToWhoIsJustAsking(t *testing.T) {
 }
 
 // The store grants permits to a call that was handed others meanwhile. The next call of this client
-// has them, though its own attempt hangs.
+// has them, without an attempt of its own.
 func TestPermitsToSpareGoToWhoeverIsNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, hang := hangsAfterOne()
@@ -288,7 +289,7 @@ func TestPermitsToSpareGoToWhoeverIsNext(t *testing.T) {
 		h := mustAcquire(t, s, 1)
 		asking, behind := started(t.Context(), s, 1), started(t.Context(), s, 1)
 		mustRelease(t, h)
-		hang <- struct{}{} // the first gets what it has asked for, too, and the other has no answer
+		hang <- struct{}{} // the first gets what it has asked for, too
 		h = <-asking
 		select {
 		case spare := <-behind:
@@ -297,7 +298,92 @@ func TestPermitsToSpareGoToWhoeverIsNext(t *testing.T) {
 			t.Error("what is spare hasn't gone to who waits for it")
 		}
 		mustRelease(t, h)
+		if n := b.acquire.count(); n != 2 {
+			t.Errorf("%d attempts, want 2", n)
+		}
 	})
+}
+
+// Calls are handed permits while they ask a slow store. Only one asks at a time, since the store
+// would get slower with each that does.
+func TestOneAttemptAtATimeForPermits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newScript(membackend.New())
+		c := New(b, quiet())
+		defer c.Close()
+		var asking, most, had atomic.Int64
+		b.acquire.set(func(s *acquireStep) {
+			most.Store(max(most.Load(), asking.Add(1)))
+			time.Sleep(shortestWait / 2)
+			s.do()
+			asking.Add(-1)
+		})
+		s := c.Semaphore("x", 4)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var all sync.WaitGroup
+		for range 16 {
+			all.Go(func() {
+				for range 100 {
+					h, err := s.Acquire(ctx, 1)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					time.Sleep(100 * time.Microsecond)
+					had.Add(1)
+					mustRelease(t, h)
+				}
+			})
+		}
+		all.Wait()
+		if most.Load() > 1 {
+			t.Errorf("%d calls asked the store at a time", most.Load())
+		}
+		if n := int64(b.acquire.count()); n > had.Load()/10 {
+			t.Errorf("%d attempts for %d permits", n, had.Load())
+		}
+	})
+}
+
+// A call is handed permits while it asks, and its attempt comes to nothing. The next call doesn't
+// wait for what that attempt could have brought.
+func TestTheNextAsksAfterASpareAttempt(t *testing.T) {
+	for name, end := range map[string]func(*acquireStep){
+		"it hangs":  (*acquireStep).hang,
+		"it fails":  func(s *acquireStep) { time.Sleep(time.Millisecond); s.fail(errMood) },
+		"it's no":   func(s *acquireStep) { time.Sleep(time.Millisecond); s.pretend() },
+		"it panics": func(s *acquireStep) { time.Sleep(time.Millisecond); runtime.Goexit() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newScript(membackend.New()).but(returns)
+				b.acquire.set(func(s *acquireStep) {
+					if s.n == 2 {
+						end(s)
+					}
+				})
+				c := New(b, quiet(), WithHandover(time.Hour))
+				defer c.Close()
+				s := c.Semaphore("x", 3)
+				h := mustAcquire(t, s, 1)
+				asking := started(t.Context(), s, 1)
+				behind := []chan *Hold{started(t.Context(), s, 1), started(t.Context(), s, 1)}
+				mustRelease(t, h)
+				for i, in := range behind {
+					select {
+					case h := <-in:
+						defer mustRelease(t, h)
+					case <-time.After(2 * shortestWait):
+						t.Fatalf("call %d behind it doesn't get in", i)
+					}
+				}
+				if name != "it panics" {
+					mustRelease(t, <-asking)
+				}
+			})
+		})
+	}
 }
 
 func TestPermitsOfAnotherClientComeByMessage(t *testing.T) {

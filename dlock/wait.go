@@ -261,6 +261,7 @@ func (a *acquisition) quit(err error) error {
 // take accepts the hold that was handed to a waiting call. If the hold is over already, take
 // returns errAgain.
 func (a *acquisition) take(s *state, over error) (*hold, error) {
+	a.endSpare(s, markFree)
 	a.dropClaim(s) // the call might have asked the store for a claim of its own
 	h := a.handed
 	a.handed = nil
