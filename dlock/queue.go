@@ -212,9 +212,14 @@ func (a *acquisition) hand(s *state, h *hold) {
 		h.claim.object.spare++
 	}
 	if a.trying && a.cut != nil {
-		s.schedule(&a.alarm, s.now()+shortestWait)
+		s.schedule(&a.alarm, s.now()+handedPatience)
 	}
 }
+
+// handedPatience is the longest time that a call waits for the answer to its attempt once it has
+// been handed a hold. Then the attempt is cut. That is dear: the store might still carry it out, so
+// the claim is taken back again and again, until its lease is over.
+const handedPatience = 4 * shortestWait
 
 // endSpare records that a call's spare attempt is over, and marks the lock, so that the lead asks.
 // An attempt is spare if its call was handed permits meanwhile. If a spare attempt is granted, its
