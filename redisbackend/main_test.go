@@ -1,7 +1,6 @@
 package redisbackend_test
 
 import (
-	"regexp"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -59,6 +58,9 @@ func connect(t testing.TB, addr string, change ...func(*redis.Options)) *redis.C
 	return client
 }
 
+// on makes a backend with go-redis's defaults.
+func on(t testing.TB, addr string) backend.Backend { return redisbackend.New(connect(t, addr)) }
+
 // this makes the backends of this package.
 var this = wiretest.Package{
 	Server: func(t testing.TB, addr string, o wiretest.Options) backend.Backend {
@@ -115,6 +117,3 @@ func open(t testing.TB, client redis.UniversalClient, opts ...redisbackend.Optio
 	t.Cleanup(func() { s.Close() })
 	return s
 }
-
-// pubsubClient finds the connections in CLIENT LIST whose last command was about subscriptions.
-var pubsubClient = regexp.MustCompile(` cmd=s?(un)?subscribe `)

@@ -1,16 +1,13 @@
 package redisbackend_test
 
 import (
-	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
@@ -20,224 +17,45 @@ func TestSubscribe(t *testing.T) {
 	for _, protocol := range []int{2, 3} {
 		t.Run(fmt.Sprintf("RESP%d", protocol), func(t *testing.T) {
 			anywhere(t, func(t *testing.T, addr string) {
-				client := connect(t, addr, func(o *redis.Options) { o.Protocol = protocol })
-				s, other := open(t, client), open(t, connect(t, addr))
-				a, b := subscribe(t, s, "a"), subscribe(t, s, "{b}")
-				free(t, other, "a")
-				if !a.Wait() {
-					t.Error("a release wakes more than one")
-				}
-				wiretest.Must[backend.AcquireResult](t)(
-					other.Acquire(t.Context(), backend.AcquireRequest{
-						Name: "{b}", Owner: bob, Lease: lease,
+				wiretest.Messages(t, addr, func(t testing.TB, addr string) backend.Backend {
+					return redisbackend.New(connect(t, addr, func(o *redis.Options) {
+						o.Protocol = protocol
 					}))
-				wiretest.Must[backend.ForceReleaseResult](t)(
-					other.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "{b}"}))
-				b.Wait()
-
-				// Anybody may publish anything.
-				client.Publish(t.Context(), "redisson_lock__channel:{a}", "nonsense")
-				client.Publish(t.Context(), "redisson_lock__channel:{a}", "1")
-				if !a.Wait() {
-					t.Error("the message for all wakes one")
-				}
-
-				a.Sub.Close()
-				a = subscribe(t, s, "a")
-				free(t, other, "a")
-				a.Wait()
+				})
 			})
 		})
 	}
 }
 
-// All subscriptions of a session share a connection, and cost the server nothing once given up.
-func TestOneConnection(t *testing.T) {
-	server := testservers.Redis(t)
-	client := connect(t, server.Addr)
-	s := redisbackend.New(client).Open().(session)
-	count := func() (channels, clients int) {
-		list := client.ClientList(t.Context()).Val()
-		return len(client.PubSubChannels(t.Context(), "*").Val()),
-			len(pubsubClient.FindAllString(list, -1))
-	}
-	const n = 2500
-	var mu sync.Mutex
-	var subs []backend.Subscription
-	var running sync.WaitGroup
-	for i := range n {
-		running.Go(func() {
-			if l := subscribe(t, s, fmt.Sprint("name", i)); l != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				subs = append(subs, l.Sub)
-			}
-		})
-	}
-	running.Wait()
-	if channels, clients := count(); channels != n || clients != 1 {
-		t.Errorf("%d channels on %d connections, want %d on 1", channels, clients, n)
-	}
-	for _, sub := range subs {
-		sub.Close()
-	}
-	testservers.Until(t, "the channels are unsubscribed", func() bool {
-		channels, _ := count()
-		return channels == 0
-	})
-	s.Close()
-	testservers.Until(t, "the connection is closed", func() bool {
-		_, clients := count()
-		return clients == 0
-	})
-}
+func TestOneConnection(t *testing.T) { wiretest.OneConnection(t, testservers.Redis(t).Addr, on) }
 
-// A connection that breaks is replaced, and everybody is woken, since they may have missed
-// something.
 func TestSubscriptionSurvives(t *testing.T) {
 	t.Parallel()
-	anywhere(t, func(t *testing.T, addr string) {
-		p := wiretest.NewProxy(t, addr, faults.RESP)
-		s := open(t, connect(t, p.Addr()))
-		other := open(t, connect(t, addr))
-		listeners := []*wiretest.Listener{subscribe(t, s, "a"), subscribe(t, s, "b")}
-		for range 3 {
-			p.Cut()
-			for _, l := range listeners {
-				if !l.Wait() {
-					t.Error("a new connection wakes one")
-				}
-				free(t, other, l.Name)
-				l.Wait()
-			}
-		}
-	})
+	anywhere(t, func(t *testing.T, addr string) { wiretest.Survives(t, addr, on) })
 	t.Run("killed by the server", func(t *testing.T) {
-		server := testservers.Redis(t)
-		client := connect(t, server.Addr)
-		s := open(t, client)
-		l := subscribe(t, s, "a")
-		client.ClientKillByFilter(t.Context(), "TYPE", "pubsub")
-		l.Wait()
-		free(t, s, "a")
-		l.Wait()
+		wiretest.SurvivesAKill(t, testservers.Redis(t), on)
 	})
 	t.Run("server restarted", func(t *testing.T) {
-		server := testservers.Redis(t)
-		s := open(t, connect(t, server.Addr))
-		l := subscribe(t, s, "a")
-		server.Restart()
-		l.Wait()
-		// The pool of other connections learns of the restart by failing.
-		testservers.Until(t, "the server is used again", func() bool {
-			_, err := s.Acquire(t.Context(), backend.AcquireRequest{
-				Name: "a", Owner: alice, Lease: lease,
-			})
-			return err == nil
-		})
-		wiretest.Must[backend.ForceReleaseResult](t)(
-			s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "a"}))
-		l.Wait()
+		wiretest.SurvivesARestart(t, testservers.Redis(t), on)
 	})
 	t.Run("server hung", func(t *testing.T) {
 		server := testservers.Redis(t)
-		client := connect(t, server.Addr, func(o *redis.Options) {
+		wiretest.SurvivesAHang(t, server, open(t, connect(t, server.Addr, func(o *redis.Options) {
 			o.ReadTimeout = 100 * time.Millisecond
-		})
-		s := open(t, client, redisbackend.CheckEvery(20*time.Millisecond))
-		l := subscribe(t, s, "a")
-		server.Stop()
-		// A call gets an error once the client notices the silence.
-		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "b", Wake: func(
-			backend.Wakeup,
-		) {
-		}})
-		if err == nil || backend.KindOf(err) == backend.Refused {
-			t.Errorf("subscribe to a server that hangs: %v", err)
-		}
-		server.Cont()
-		l.Wait()
+		}), redisbackend.CheckEvery(20*time.Millisecond)))
 	})
 }
 
-func TestSubscribeEnds(t *testing.T) {
-	server := testservers.Redis(t)
-	client := connect(t, server.Addr)
-	s := redisbackend.New(client).Open().(session)
-	subscribe(t, s, "a")
-	server.Stop()
-	defer server.Cont()
+func TestSubscribeEnds(t *testing.T) { wiretest.SubscribeEnds(t, testservers.Redis(t), on) }
 
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, err := s.Subscribe(ctx, backend.SubscribeRequest{
-		Name: "b", Wake: func(backend.Wakeup) {},
-	}); err == nil {
-		t.Error("subscribed to a server that hangs")
-	}
-	failed := make(chan error)
-	go func() {
-		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "c", Wake: func(
-			backend.Wakeup,
-		) {
-		}})
-		failed <- err
-	}()
-	s.Close() // though the server hangs
-	wantKind(t, <-failed, backend.Refused)
-}
-
-// A subscription that the server refuses gets an error. Others that share its command don't.
 func TestSubscribeRefused(t *testing.T) {
 	server := testservers.Redis(t)
-	server.Do("ACL", "SETUSER", "some", "on", ">secret", "~*", "+@all", "resetchannels",
-		"&redisson_lock__channel:{good*", "-unsubscribe", "-ping")
-	client := connect(t, server.Addr, as("some"))
-	s := open(t, client, redisbackend.CheckEvery(250*time.Millisecond))
-	other := open(t, connect(t, server.Addr))
-
-	var running sync.WaitGroup
-	for i := range 20 { // so that some share a command
-		running.Go(func() {
-			_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{
-				Name: fmt.Sprint("bad", i), Wake: func(backend.Wakeup) {},
-			})
-			wantKind(t, err, backend.Refused)
-		})
-		running.Go(func() {
-			l := subscribe(t, s, fmt.Sprint("good", i))
-			free(t, other, l.Name)
-			l.Wait()
-			// The server refuses to unsubscribe, which must not confuse anybody.
-			l.Sub.Close()
-			l = subscribe(t, s, l.Name)
-			free(t, other, l.Name)
-			l.Wait()
-		})
-	}
-	running.Wait()
+	wiretest.SubscribeRefused(t, server, func(user string) session {
+		return open(t, connect(t, server.Addr, as(user)),
+			redisbackend.CheckEvery(250*time.Millisecond))
+	})
 }
 
-// A subscription gets the next message, even if another of that name ended just before it began.
 func TestSubscribeInQuickSuccession(t *testing.T) {
-	anywhere(t, func(t *testing.T, addr string) {
-		s, other := open(t, connect(t, addr)), open(t, connect(t, addr))
-		var running sync.WaitGroup
-		for i := range 8 {
-			running.Go(func() {
-				for j := range 30 {
-					l := subscribe(t, s, fmt.Sprint("name", i))
-					if l == nil {
-						return
-					}
-					if j%3 == 0 {
-						free(t, other, l.Name)
-						l.Wait()
-					}
-					l.Sub.Close()
-				}
-			})
-		}
-		running.Wait()
-	})
+	anywhere(t, func(t *testing.T, addr string) { wiretest.QuickSuccession(t, addr, on) })
 }

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -180,102 +178,20 @@ func stacks() string {
 }
 
 func TestSteps(t *testing.T) {
-	anywhere(t, func(t *testing.T, addr string) {
-		ctx := t.Context()
-		s := open(t, connectSimply(t, addr))
-		look := func(owner string, held bool, count int) {
-			t.Helper()
-			got := wiretest.Must[backend.LookResult](t)(
-				s.Look(ctx, backend.LookRequest{Name: "n", Owner: owner}))
-			if got.Held != held || got.Count != count || held != (got.Remaining > 0) ||
-				got.Remaining > lease {
-				t.Errorf("look: %+v, want held %v, count %d", got, held, count)
-			}
-		}
-		look(alice, false, 0)
-		look("", false, 0)
-		for count := 1; count <= 2; count++ {
-			res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice)))
-			if !res.Acquired || res.Count != count {
-				t.Errorf("acquire: %+v, want the count %d", res, count)
-			}
-		}
-		look(alice, true, 2)
-		look(bob, true, 0)
-		look("", true, 0)
-		if res := wiretest.Must[backend.AcquireResult](t)(
-			s.Acquire(ctx, reenter(bob))); res.Acquired || res.Remaining <= 0 {
-			t.Errorf("acquire by another: %+v", res)
-		}
-		if !wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice))).Held {
-			t.Error("renew: lost")
-		}
-		if wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(bob))).Held {
-			t.Error("renew by another: held")
-		}
-		for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed,
-			backend.NotHeld} {
-			if res := wiretest.Must[backend.ReleaseResult](t)(
-				s.Release(ctx, release(alice))); res.Outcome != want {
-				t.Errorf("release: %v, want %v", res.Outcome, want)
-			}
-		}
-		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
-		for _, want := range []bool{true, false} {
-			res := wiretest.Must[backend.ForceReleaseResult](t)(
-				s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
-			if res.Released != want {
-				t.Errorf("force-release: %v, want %v", res.Released, want)
-			}
-		}
-
-		admin(t, addr).HSet(ctx, "n", alice, 1) // without an expiry
-		if res := wiretest.Must[backend.AcquireResult](t)(
-			s.Acquire(ctx, acquire(bob))); res.Acquired || res.Remaining >= 0 {
-			t.Errorf("acquire of what never ends: %+v", res)
-		}
-		if res := wiretest.Must[backend.LookResult](t)(
-			s.Look(ctx, backend.LookRequest{Name: "n"})); !res.Held || res.Remaining >= 0 {
-			t.Errorf("look at what never ends: %+v", res)
-		}
-	})
+	anywhere(t, func(t *testing.T, addr string) { wiretest.EachStep(t, addr, simply) })
 }
 
-// The session can be closed while its locks are held, and the client stays open.
 func TestReleaseAfterClose(t *testing.T) {
-	anywhere(t, func(t *testing.T, addr string) {
-		s := valkeybackend.New(connectSimply(t, addr)).Open()
-		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-		if res := wiretest.Must[backend.ReleaseResult](t)(
-			s.Release(t.Context(), release(alice))); res.Outcome != backend.Freed {
-			t.Errorf("release: %v", res.Outcome)
-		}
-	})
+	anywhere(t, func(t *testing.T, addr string) { wiretest.ReleaseAfterClose(t, addr, simply) })
 }
 
-// Every step refuses a value under the lock's name that isn't a lock, and leaves it alone.
 func TestConflict(t *testing.T) {
-	anywhere(t, func(t *testing.T, addr string) {
-		ctx := t.Context()
-		s, admin := open(t, connectSimply(t, addr)), admin(t, addr)
-		admin.Set(ctx, "n", "precious", 0)
-		for _, step := range steps {
-			err := step.Run(ctx, s)
-			if !errors.Is(err, backend.ErrConflict) {
-				t.Errorf("%s: %v, want ErrConflict", step.Name, err)
-			}
-			wantKind(t, err, backend.Refused)
-		}
-		if got := admin.Get(ctx, "n").Val(); got != "precious" {
-			t.Errorf("the key holds %q now", got)
-		}
-		if ttl := admin.PTTL(ctx, "n").Val(); ttl != -1 {
-			t.Errorf("the key expires in %v", ttl)
-		}
-	})
+	anywhere(t, func(t *testing.T, addr string) { wiretest.Conflict(t, addr, simply) })
+}
+
+func TestScriptsForgotten(t *testing.T) {
+	t.Parallel()
+	anywhere(t, func(t *testing.T, addr string) { wiretest.ScriptsForgotten(t, addr, simply) })
 }
 
 func TestKindOfLock(t *testing.T) {
@@ -284,50 +200,6 @@ func TestKindOfLock(t *testing.T) {
 		Kind: 99, Name: "n", Owner: alice, Lease: lease,
 	})
 	wantKind(t, err, backend.Refused)
-}
-
-// A server forgets its scripts when it restarts.
-func TestScriptsForgotten(t *testing.T) {
-	t.Parallel()
-	anywhere(t, func(t *testing.T, addr string) {
-		ctx := t.Context()
-		s, admin := open(t, connectSimply(t, addr)), admin(t, addr)
-		for _, step := range steps {
-			admin.ScriptFlush(ctx)
-			if err := step.Run(ctx, s); err != nil {
-				t.Errorf("%s: %v", step.Name, err)
-			}
-		}
-
-		admin.FlushAll(ctx)
-		admin.ScriptFlush(ctx)
-		if res := wiretest.Must[backend.AcquireResult](t)(
-			s.Acquire(ctx, reenter(alice))); res.Count != 1 {
-			t.Errorf("acquired %d times at once", res.Count)
-		}
-
-		admin.ScriptFlush(ctx)
-		reqs := make([]backend.RenewRequest, 2500) // more than one pipeline
-		for i := range reqs {
-			reqs[i] = renew(alice)
-			if i%2 == 1 {
-				reqs[i].Owner = bob
-			}
-		}
-		var mu sync.Mutex
-		answers := make([]int, len(reqs))
-		s.RenewBatch(ctx, reqs, func(i int, res backend.RenewResult, err error) {
-			mu.Lock()
-			defer mu.Unlock()
-			answers[i]++
-			if err != nil || res.Held != (i%2 == 0) {
-				t.Errorf("renewal %d: %+v, %v", i, res, err)
-			}
-		})
-		if slices.Min(answers) != 1 || slices.Max(answers) != 1 {
-			t.Error("not every renewal was answered once")
-		}
-	})
 }
 
 // A step whose answer is lost has been carried out once, and says that it doesn't know.

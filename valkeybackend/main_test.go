@@ -136,6 +136,14 @@ func open(t testing.TB, client valkey.Client, opts ...valkeybackend.Option) sess
 	return s
 }
 
+// on makes a backend with valkey-go's defaults.
+func on(t testing.TB, addr string) backend.Backend { return valkeybackend.New(connect(t, addr)) }
+
+// simply makes a backend for miniredis.
+func simply(t testing.TB, addr string) backend.Backend {
+	return valkeybackend.New(connectSimply(t, addr))
+}
+
 // this makes the backends of this package.
 var this = wiretest.Package{
 	Server: func(t testing.TB, addr string, o wiretest.Options) backend.Backend {
