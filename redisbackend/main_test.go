@@ -33,9 +33,6 @@ var (
 	steps    = wiretest.Steps
 	wantKind = wiretest.WantKind
 	wantHash = wiretest.WantHash
-
-	subscribe = wiretest.Subscribe
-	free      = wiretest.Free
 )
 
 type session = wiretest.Session

@@ -36,7 +36,6 @@ var (
 	wantKind = wiretest.WantKind
 
 	subscribe = wiretest.Subscribe
-	free      = wiretest.Free
 )
 
 type session = wiretest.Session
