@@ -149,7 +149,7 @@ func (a *acquisition) forgo() {
 	s := a.client.lock()
 	defer a.client.unlock()
 	a.dequeue(s)
-	a.endSpare(s, markFree)
+	a.endSpare(s)
 	h := a.handed
 	switch {
 	case a.h == nil:

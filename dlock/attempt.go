@@ -148,11 +148,12 @@ func (a *acquisition) conclude(
 		h.claim.takeBack(s) // with two holds, an unlock wouldn't know which one to release
 		return 0, errAgain
 	}
-	if a.handed != nil {
-		spare := h.grant(s, sent) // the call needs only the hold that it was handed
-		if spare.pass(s) {
-			a.endSpare(s, markChanged)
-		} else {
+	if a.handed != nil { // the call needs only the hold that it was handed
+		if c.forced.Load() != at.forced {
+			h.claim.takeBack(s) // it might be gone already
+			return 0, errAgain
+		}
+		if spare := h.grant(s, sent); !spare.pass(s) {
 			s.background(func(c *Client) { spare.release(c.ctx, c) })
 		}
 		a.h = nil

@@ -64,6 +64,9 @@ func (a *acquisition) committed() bool {
 func (a *acquisition) expects(s *state) bool {
 	o := a.in.object
 	if a.kind.Many() {
+		if o.spare > 0 && a.budget > 0 {
+			s.hasten(&a.alarm, a.began+a.budget/newsShare) // its wait might end earlier
+		}
 		// The client's own releases, and the ends of spare attempts, wake the call.
 		return o.exhausts(a) || o.spare > 0
 	}
@@ -77,6 +80,23 @@ func (a *acquisition) expects(s *state) bool {
 	}
 	s.hasten(&a.alarm, until)
 	return true
+}
+
+// endSpare records that a call's spare attempt is over, and has the lead chosen again. An attempt
+// is spare if its call was handed permits meanwhile. If a spare attempt is granted, its permits go
+// to the next call. So while there is one, the lead waits. Otherwise each lead that is handed
+// permits would leave one more attempt behind, and a slow store would get ever slower.
+func (a *acquisition) endSpare(s *state) {
+	if !a.spare {
+		return
+	}
+	a.spare = false
+	o := a.handed.claim.object
+	o.spare--
+	if o.queue != nil {
+		o.queue.lead = nil
+	}
+	o.mark(s, markChanged)
 }
 
 // wouldRefuse reports whether the store would refuse a new lead, for the same reason as the

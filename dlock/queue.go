@@ -221,20 +221,6 @@ func (a *acquisition) hand(s *state, h *hold) {
 // the claim is taken back again and again, until its lease is over.
 const handedPatience = 4 * shortestWait
 
-// endSpare records that a call's spare attempt is over, and marks the lock, so that the lead asks.
-// An attempt is spare if its call was handed permits meanwhile. If a spare attempt is granted, its
-// permits go to the next call. So while there is one, the lead waits. Otherwise each lead that is
-// handed permits would leave one more attempt behind, and a slow store would get ever slower.
-func (a *acquisition) endSpare(s *state, m marks) {
-	if !a.spare {
-		return
-	}
-	a.spare = false
-	o := a.handed.claim.object
-	o.spare--
-	o.mark(s, m)
-}
-
 // letPartiesEnter removes and wakes the calls whose parties have the lock by now, since they can
 // re-enter it.
 func (q *queue) letPartiesEnter(s *state) {

@@ -387,6 +387,187 @@ func TestTheNextAsksAfterASpareAttempt(t *testing.T) {
 	}
 }
 
+// The store refuses a call that is handed permits meanwhile. The next call needn't ask: it would be
+// refused, too.
+func TestTheRefusalOfASpareAttemptIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		other := New(store, quiet())
+		defer other.Close()
+		kept := mustAcquire(t, other.Semaphore("x", 4), 3)
+		b := newScript(store)
+		b.acquire.delay(time.Millisecond, time.Millisecond)
+		c := New(b, quiet(), WithHandover(time.Hour))
+		defer c.Close()
+		s := c.Semaphore("x", 4)
+		end := time.Now().Add(time.Second)
+		var had atomic.Int64
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for time.Now().Before(end) {
+					h := mustAcquire(t, s, 1)
+					time.Sleep(500 * time.Microsecond)
+					had.Add(1)
+					mustRelease(t, h)
+				}
+			})
+		}
+		all.Wait()
+		if n := b.acquire.count(); n > 20 {
+			t.Errorf("%d attempts, though nobody gave anything back", n)
+		}
+		if n := had.Load(); n < 1800 {
+			t.Errorf("one permit was had %d times in a second, each time for half a millisecond", n)
+		}
+		mustRelease(t, kept)
+	})
+}
+
+// The store refuses a call that is handed permits meanwhile, and another client gives some back
+// before that answer comes. The next call asks.
+func TestTheRefusalOfASpareAttemptIsOutOfDate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		other := New(store, quiet())
+		defer other.Close()
+		kept := mustAcquire(t, other.Semaphore("x", 3), 2)
+		b, answered := newScript(store).but(returns), make(chan struct{})
+		c := New(b, quiet(), WithHandover(time.Hour))
+		defer c.Close()
+		s := c.Semaphore("x", 3)
+		h := mustAcquire(t, s, 1)
+		refused := started(t.Context(), s, 1) // makes the client subscribe
+		b.acquire.set(func(s *acquireStep) {
+			if s.n == 1 {
+				s.do()
+				<-answered
+			}
+		})
+		time.Sleep(longestPause(DefaultLease) + longestJitter) // it asks again
+		behind := started(t.Context(), s, 1)
+		mustRelease(t, h)
+		mustRelease(t, kept)
+		synctest.Wait()
+		close(answered)
+		select {
+		case h := <-behind:
+			mustRelease(t, h)
+		case <-time.After(longestPause(DefaultLease) / 2):
+			t.Error("it doesn't ask for what was given back")
+		}
+		mustRelease(t, <-refused)
+	})
+}
+
+// A call that can't wait for long doesn't wait for a spare attempt.
+func TestAShortWaitDuringASpareAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newScript(membackend.New()).but(returns)
+		b.acquire.set(func(s *acquireStep) {
+			if s.n == 2 {
+				s.hang()
+			}
+		})
+		c := New(b, quiet(), WithHandover(time.Hour))
+		defer c.Close()
+		s := c.Semaphore("x", 3)
+		h := mustAcquire(t, s, 1)
+		asking := started(t.Context(), s, 1)
+		mustRelease(t, h) // goes to the one that asks
+		h, err := s.Acquire(t.Context(), 1, Wait(handedPatience/2))
+		if err != nil {
+			t.Errorf("two of three permits are free, and the store answers at once: %v", err)
+		} else {
+			mustRelease(t, h)
+		}
+		mustRelease(t, <-asking)
+	})
+}
+
+// Another client's turn comes during a spare attempt. The end of the attempt doesn't end that turn.
+func TestASpareAttemptEndsWhileOthersHaveTheirTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		third := New(store, quiet())
+		defer third.Close()
+		b, far := newScript(store), newScript(store).far(0, 2*time.Millisecond)
+		c, other := New(b, quiet(), WithHandover(20*time.Millisecond)), New(far, quiet())
+		defer c.Close()
+		defer other.Close()
+		kept := mustAcquire(t, third.Semaphore("x", 3), 1)
+		s := c.Semaphore("x", 3)
+		h1, h2 := mustAcquire(t, s, 1), mustAcquire(t, s, 1)
+		began := time.Now()
+		in := started(t.Context(), s, 1)
+		mustRelease(t, h2)
+		h2 = <-in // it was handed on, so that its release asks who waits
+		theirs := started(t.Context(), other.Semaphore("x", 3), 1)
+		time.Sleep(19*time.Millisecond - time.Since(began))
+		b.acquire.set(func(s *acquireStep) {
+			s.do()
+			if s.n == 1 { // refused
+				time.Sleep(2500 * time.Microsecond)
+			}
+		})
+		asking, behind := started(t.Context(), s, 1), started(t.Context(), s, 1)
+		time.Sleep(500 * time.Microsecond)
+		mustRelease(t, h1) // to the one that asks
+		time.Sleep(time.Millisecond)
+		mustRelease(t, h2) // after the hand-over time: to the store, and it is the other's turn
+		h1 = <-asking
+		select {
+		case h := <-theirs:
+			mustRelease(t, h1)
+			mustRelease(t, h)
+			mustRelease(t, <-behind)
+		case h := <-behind:
+			t.Error("it was the other client's turn")
+			mustRelease(t, h1)
+			mustRelease(t, h)
+			mustRelease(t, <-theirs)
+		}
+		mustRelease(t, kept)
+	})
+}
+
+// A client forces a semaphore while an attempt of its own is under way, whose call is handed
+// permits. What the attempt gets may be gone by then, so that nobody is let in with it.
+func TestWhatASpareAttemptGotIsForced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		b := newScript(store).but(returns)
+		c, other := New(b, quiet(), WithHandover(time.Hour)), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		s := c.Semaphore("x", 2)
+		h := mustAcquire(t, s, 1)
+		b.acquire.set(func(s *acquireStep) {
+			if s.n == 1 {
+				s.do()
+				time.Sleep(3 * time.Millisecond)
+			}
+		})
+		b.look.delay(time.Millisecond, time.Millisecond)
+		_, behind := started(t.Context(), s, 1), started(t.Context(), s, 1)
+		mustRelease(t, h)
+		time.Sleep(time.Millisecond)
+		if _, err := s.ForceRelease(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		all := mustAcquire(t, other.Semaphore("x", 2), 2)
+		time.Sleep(2100 * time.Microsecond)
+		synctest.Wait()
+		select {
+		case h := <-behind:
+			t.Errorf("let in, beside another client that has all: Err = %v", h.Err())
+			h.Release(t.Context())
+		default:
+		}
+		mustRelease(t, all)
+	})
+}
+
 func TestPermitsOfAnotherClientComeByMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()

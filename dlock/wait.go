@@ -87,7 +87,8 @@ func (a *acquisition) turn(s *state) move {
 	// for the next attempt. If a holder in this client is expected to hand the lock over, the
 	// wake-up is stale, because it came from a release before that hold.
 	stale, woken := !a.fresh && a.expects(s), q.woken
-	a.fresh, q.woken = false, false
+	a.fresh = false
+	q.woken = stale && q.object.spare > 0 // the refusal of a spare attempt might be older
 	if stale {
 		return a.wait()
 	}
@@ -102,6 +103,9 @@ func (a *acquisition) turn(s *state) move {
 func (a *acquisition) triedInTurn(cut bool, remaining time.Duration, err error) (*hold, error) {
 	switch {
 	case a.wasHanded():
+		if err == errHeld {
+			a.keptOut(remaining)
+		}
 		return nil, nil
 	case err == nil:
 		return a.h, nil
@@ -161,18 +165,23 @@ func (a *acquisition) startsCuttable(cut func()) (handed bool) {
 }
 
 // keptOut records that someone else holds the lock. It subscribes the queue to releases, and
-// schedules the lead's next look.
+// schedules the lead's next look. If the attempt was spare, the answer counts for the next lead.
 func (a *acquisition) keptOut(remaining time.Duration) {
 	c := a.client
 	s := c.lock()
 	defer c.unlock()
 	a.answered, a.failure = true, nil
-	q := a.in
+	q, lead := a.in, a
+	if a.spare {
+		if q = a.handed.claim.object.queue; q != nil {
+			lead = q.lead
+		}
+	}
 	if q != nil && q.placed {
 		a.tookPlace(s, q, remaining)
 		return
 	}
-	if q == nil || q.lead != a {
+	if q == nil || q.lead != lead {
 		return // it got a hold, and is woken
 	}
 	if q.refused == 0 {
@@ -182,9 +191,9 @@ func (a *acquisition) keptOut(remaining time.Duration) {
 	}
 	q.refused, q.failure = a.attempt, nil
 	q.mustHear(s)
-	s.schedule(&a.alarm, q.nextAttempt(s, a, remaining))
+	s.schedule(&lead.alarm, q.nextAttempt(s, lead, remaining))
 	if !q.woken {
-		q.refusal = refusal{a.o.permits, a.o.limit, a.alarm.at}
+		q.refusal = refusal{a.o.permits, a.o.limit, lead.alarm.at}
 	}
 }
 
@@ -261,7 +270,7 @@ func (a *acquisition) quit(err error) error {
 // take accepts the hold that was handed to a waiting call. If the hold is over already, take
 // returns errAgain.
 func (a *acquisition) take(s *state, over error) (*hold, error) {
-	a.endSpare(s, markFree)
+	a.endSpare(s)
 	a.dropClaim(s) // the call might have asked the store for a claim of its own
 	h := a.handed
 	a.handed = nil
