@@ -575,7 +575,7 @@ func ExampleClient_FairLocker() {
 	// customer 3
 }
 
-// Why was it lost? Whoever asks hears the same: the cause of the context, Err, Release and the log.
+// Why was it lost? The cause of the context, Err, Release and the log say the same.
 func ExampleLoss() {
 	client := dlock.New(membackend.New(), dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	defer client.Close()
