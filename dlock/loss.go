@@ -149,7 +149,7 @@ type stall struct{ from, to instant }
 // stall.
 func (cl *claim) stoodStill(s *state, now instant) time.Duration {
 	for _, st := range [...]stall{{s.alarms.next(now), now}, s.stalled} {
-		if st.from < cl.Until() && cl.Until() <= st.to && st.to-st.from >= cl.Effective()/8 {
+		if st.from <= cl.Until() && cl.Until() <= st.to && st.to-st.from >= cl.Effective()/8 {
 			return st.to - st.from
 		}
 	}

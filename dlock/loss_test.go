@@ -154,6 +154,28 @@ func TestLossReasons(t *testing.T) {
 	}
 }
 
+// A process stands still from the very moment at which an unanswered renewal leaves the lease to run
+// out. The loss says so.
+func TestStandingStillAtTheEndOfALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newScript(membackend.New()).but(returns)
+		store.renew.hang()
+		c := New(store, quiet())
+		defer c.Close()
+		h, err := c.Locker("x").Acquire(t.Context())
+		must(t, err)
+		time.Sleep(time.Until(h.Until()) - time.Nanosecond)
+		c.mu.Lock()
+		c.state.timer.Stop()
+		time.AfterFunc(time.Minute, c.ring)
+		c.mu.Unlock()
+		<-h.Context().Done()
+		if loss, ok := errors.AsType[*Loss](h.Err()); !ok || loss.Reason != LossPaused {
+			t.Errorf("lost: %v", h.Err())
+		}
+	})
+}
+
 // A release that finds nothing in the store says who has it.
 func TestReleaseFindsALoss(t *testing.T) {
 	traced(t, func(t *testing.T, l *ledger, c, other *Client) {

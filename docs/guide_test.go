@@ -92,7 +92,7 @@ func TestGuideHold(t *testing.T) {
 	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
 		ship := func(ctx context.Context, order int) error { return ctx.Err() }
 		shipped := func() error {
-			h, err := client.Locker("lock:orders:42").Acquire(ctx) // what Do gives to fn: a *dlock.Hold
+			h, err := client.Locker("lock:orders:42").Acquire(ctx) // a *dlock.Hold
 			if err != nil {
 				return err
 			}
@@ -395,11 +395,11 @@ func guarded(
 		return err
 	}
 	defer hold.Release(context.WithoutCancel(ctx))
-	return pgx.BeginFunc(hold.Context(), pool, func(tx pgx.Tx) error {
-		if err := locks.Guard(hold.Context(), tx, hold); err != nil {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if err := locks.Guard(ctx, tx, hold); err != nil {
 			return err // another may have the lock
 		}
-		_, err := tx.Exec(hold.Context(), `UPDATE account SET balance = balance + 1 WHERE id = 42`)
+		_, err := tx.Exec(ctx, `UPDATE account SET balance = balance + 1 WHERE id = 42`)
 		return err
 	})
 }

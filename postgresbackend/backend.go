@@ -41,15 +41,16 @@ type options struct {
 
 // WithSchema sets the schema of the tables and functions. The default is [DefaultSchema]. All
 // programs that share locks must use the same database and schema. WithSchema panics unless the
-// name consists of lower-case letters, digits and underscores.
+// name consists of at most 63 lower-case letters, digits and underscores, and doesn't begin with a
+// digit.
 func WithSchema(schema string) Option {
 	mustBeSchema(schema)
 	return func(o *options) { o.schema = schema }
 }
 
-// WithCreate makes the first request create missing tables and functions, with the SQL that
-// [Schema] returns. Without WithCreate, a migration must run that SQL. The role must be allowed to
-// create the schema, and becomes its owner.
+// WithCreate makes the first request run the SQL that [Schema] returns, although the tables and
+// functions may exist already. Without WithCreate, a migration must run that SQL. The role must be
+// the owner of the schema, or be allowed to create it, and then becomes its owner.
 func WithCreate() Option { return func(o *options) { o.create = true } }
 
 // Polling makes waiters poll for released locks. By default, they are notified. With Polling, the
@@ -59,10 +60,10 @@ func WithCreate() Option { return func(o *options) { o.create = true } }
 func Polling() Option { return func(o *options) { o.polls = true } }
 
 // New returns a backend that uses pool. Close the pool only after the client that uses the backend.
-// All renewals and releases, and the acquisitions of plain and fenced locks, share two separate
+// Renewals and releases, and most acquisitions of plain and fenced locks, share two separate
 // connections with the pool's configuration, so they don't wait behind the program's own queries.
-// All other steps use a connection of the pool, each for one round trip. Listening takes one more
-// connection.
+// Other steps use a connection of the pool, each for one or two round trips. Listening takes one
+// more connection.
 //
 // No session parameters are set, so the pool can connect through a pooler. Behind PgBouncer in
 // transaction mode, waiters can't be notified of releases. They poll, and the client logs that

@@ -16,23 +16,24 @@
 //
 // Package [github.com/seed951563bd/distsync/dlock] describes the locks. This page is about
 // PostgreSQL. A migration with the text of [Schema] creates the tables and functions. With
-// [WithCreate] the program itself creates them.
+// [WithCreate] the program itself runs that text when it starts.
 //
 // # Guarantees
 //
 // A lock is a row, and each step is a transaction. When an acquisition or a renewal is answered,
 // its transaction has been flushed to disk, even in a session whose synchronous_commit is off. So
-// locks survive a crash of the server. Nothing waits until the end of a hold is flushed, which
-// takes at most three times wal_writer_delay, by default 0.6 seconds. A crash or a failover before
-// that may take it back. Then the lock is held until its lease ends. Leases follow the server's
-// clock. Clocks of different machines are never compared.
+// locks survive a crash of the server. A release doesn't wait for the flush to disk. The flush
+// follows within three times wal_writer_delay, by default 0.6 seconds. A crash or a failover before
+// the flush may undo the release. The lock then stays held until its lease ends. Leases follow the
+// server's clock. Clocks of different machines are never compared.
 //
 // If an asynchronous standby takes over, commits that it hasn't received are lost. Then two clients
 // may hold the lock until the former holder's next renewal, as with Redis. With
-// synchronous_standby_names, acquisitions and renewals wait for the standby, and none is lost. If
-// no standby confirms, steps end with their contexts, and it is unknown whether they were carried
-// out. If somebody cancels such a wait with pg_cancel_backend, the server answers as if the standby
-// had confirmed.
+// synchronous_standby_names, acquisitions and renewals wait for the standby, and none is lost, if
+// synchronous_commit is on, its default, or remote_apply. With local nothing waits for a standby.
+// If no standby confirms, steps end with their contexts, and it is unknown whether they were
+// carried out. If somebody cancels such a wait with pg_cancel_backend, the server answers as if the
+// standby had confirmed.
 //
 // As with every lock that expires, a process that was stopped for longer than its lease may write
 // before it notices the loss. [Backend.Guard] prevents such writes to the same database. That holds
@@ -62,28 +63,32 @@
 // # In the database
 //
 //	SELECT name, owner, count, expires FROM distsync.distsync_v1_lock WHERE expires > now();
-//	   name    |  owner   | count |            expires
-//	-----------+----------+-------+-------------------------------
-//	 orders:42 | 6ab0…:17 |     1 | 2026-11-23 09:14:02.170712+00
+//	   name    |               owner               | count |            expires
+//	-----------+-----------------------------------+-------+-------------------------------
+//	 orders:42 | web-3/4711/Hq7sT2mWcXv0Kd9L:17    |     1 | 2026-11-23 09:14:02.170712+00
 //
 // Readers, holders of permits, waiters for a fair lock, waiting writers, and sessions that want to
 // be notified of a release each have a row in distsync_v1_part. The comments on that table in
-// [Schema] say how to tell these rows apart. Names and owners are stored verbatim. If they aren't
-// text, or begin with \x, they are stored as \x and hexadecimal digits. A name has at most 2,500
-// bytes. A row of an unknown kind isn't changed, and causes [backend.ErrConflict].
+// [Schema] say how to tell these rows apart. Latches are in distsync_v1_latch. Names and owners are
+// stored verbatim. If they aren't text, or begin with \x, they are stored as \x and hexadecimal
+// digits. A name has at most 2,500 bytes as it is stored, and a name and an owner together have at
+// most 2,650. A row of an unknown kind isn't changed, and causes [backend.ErrConflict].
 //
-// A row stays after the release of its lock. So the next acquisition is an update within the row's
-// page, which doesn't depend on a vacuum to find room. Every ten minutes, each session that is in
-// use deletes the rows that expired more than a day ago, unless another session is doing so.
+// A row stays after the release of its lock. The next acquisition updates it. The new version of
+// the row fits into the same page, so the table doesn't grow while it waits for a vacuum. Every ten
+// minutes, each session that acquires locks deletes the rows that expired more than a day ago,
+// unless another session is doing so. Programs that end earlier delete none.
 //
 // Functions never change their meaning. A later version that needs other functions adds them as
-// distsync_v2_. So programs of two versions can work on the same locks.
+// distsync_v2_. So programs of two versions can work on the same locks. Run the new version's text
+// of [Schema] before its programs, and grant EXECUTE again if it has new functions.
 //
 // # Waiting
 //
 // Each waiting client has its own connection that listens, and a note in the database. A release
 // that finds notes sends a message after its commit. A release that finds none sends nothing. The
-// client relies on the connection once it has received a test message.
+// client relies on the connection once it has received a test message. The connection stays until
+// the client is closed.
 //
 // PostgreSQL wakes every listening connection of the database for every message. In measurements, a
 // server passed on 27,000 messages a second with no listening connection, 2,400 with fifty, and 700
@@ -98,21 +103,22 @@
 // flushed. An attempt at a held lock only reads. Waiting writes only a note. One statement renews
 // 1,000 holds. Redis is better for short critical sections that many processes compete for. Session
 // advisory locks need no commit, and take a third of the time. But they are lost with their
-// connection, without notice, and don't work behind poolers.
+// connection, without notice, and don't work behind a pooler in transaction mode.
 //
 // Goroutines that lock and unlock at about the same time share a round trip and a commit. That
 // applies to plain and fenced locks that are free, or held once. A goroutine that is alone never
 // waits for another, and a row that stays locked delays only its own lock.
 //
-// A client uses two separate connections for these steps, for renewals and for releases, so that
-// they don't wait behind the program's own queries. For each other step under way, it takes a
-// connection from the pool. While calls wait, it uses a further connection that listens.
+// Each client opens two connections of its own, so that steps don't wait behind the program's
+// queries. Renewals, releases, and acquisitions of plain and fenced locks use them. Other steps,
+// and repeated acquisitions, take a connection from the pool, each for one or two round trips. The
+// first call that waits opens one more connection, which listens.
 //
-// Set idle_in_transaction_session_timeout if transactions are guarded, since a guarded transaction
-// that hangs keeps all others out of its lock. An acquisition waits for such a transaction for a
-// quarter of a second, and then tries again every 100 ms. Snapshots that are hours old, prepared
-// transactions and replication slots keep dead rows in these tables, as in others, and make steps
-// slower.
+// A guarded transaction that hangs keeps all others out of its lock. So set
+// idle_in_transaction_session_timeout, and statement_timeout for its statements. An acquisition of
+// a plain or fenced lock waits for such a transaction for a quarter of a second, and tries again
+// after 100 ms. Others try again every 100 ms. Snapshots that are hours old, prepared transactions
+// and replication slots keep dead rows in these tables, as in others, and make steps slower.
 //
 // # Access
 //

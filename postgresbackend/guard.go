@@ -3,16 +3,17 @@ package postgresbackend
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/seed951563bd/distsync/backend"
 )
 
 // ErrLost means that a transaction isn't guarded, because it found no such hold in the database.
 // Either the hold's lease expired, or the hold was released by its holder or by force, or the
-// transaction began before the acquisition and can't see it.
-var ErrLost = errors.New("the lock isn't held")
+// transaction began before the acquisition and can't see it. ErrLost wraps dlock.ErrLost.
+var ErrLost = fmt.Errorf("%w: the lock isn't held", backend.ErrLost)
 
 // A Hold is a held lock, such as a Hold of package dlock.
 type Hold interface {
@@ -43,13 +44,16 @@ type Hold interface {
 // rolled back. A prepared transaction is guarded until it ends.
 //
 // A guard doesn't block renewals, re-entries or releases. A long transaction may keep others out
-// for longer than the lease, so set idle_in_transaction_session_timeout. The commit is safe even if
-// the client loses the hold in the meantime.
+// for longer than the lease, so set idle_in_transaction_session_timeout and statement_timeout. The
+// commit is safe even if the client loses the hold in the meantime.
 //
-// A hold that is released before the commit guards only against other processes. Within this
-// process, the client can hand over a plain lock, a Write or permits without a request to the
-// store, and so without waiting for the transaction. Release such a hold after the commit, as
-// Locker.Do does, or use a lock of Client.FencedLocker.
+// If you release the hold before the commit, Guard keeps out only other processes. The client can
+// hand over a plain lock, a Write or permits within this process, without a request to the store.
+// Then goroutines of this process get the lock before the transaction ends. Release such a hold
+// after the commit, as Locker.Do does, or use a lock of Client.FencedLocker.
+//
+// In code that has only the context of a Locker.Do, acquire the lock again with that context. That
+// returns a Hold, which the code must release.
 //
 // A Hold of several locks isn't supported. Acquire each lock separately, and call Guard with each
 // Hold.

@@ -523,7 +523,7 @@ func TestGuardRefuses(t *testing.T) {
 		"an earlier acquisition": {"held", alice, held.token - 1}, "one that is kept": kept,
 	} {
 		if err := guard(hold, pgx.TxOptions{}); !errors.Is(err, postgresbackend.ErrLost) ||
-			!strings.Contains(err.Error(), hold.name) {
+			!errors.Is(err, dlock.ErrLost) || !strings.Contains(err.Error(), hold.name) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

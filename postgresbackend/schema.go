@@ -39,15 +39,16 @@ const unflushed = `PERFORM set_config('synchronous_commit', 'off', true);`
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
 // Schema returns SQL for migration tools. It creates the backend's tables and functions in the
-// given schema, and the schema itself if it doesn't exist. Running the SQL again changes nothing.
-// Run it in one transaction.
+// given schema, and the schema itself if it doesn't exist. Running the SQL again replaces the
+// functions, and keeps the tables and what was granted to roles. It takes EXECUTE from PUBLIC. Run
+// it in one transaction.
 //
 // The role that runs the SQL owns the tables and functions. The functions run with its rights, so
 // use a role that nobody logs in as. Other roles can execute the functions only after EXECUTE has
 // been granted to them (see "Access" in the package's comment).
 //
-// Like [WithSchema], Schema panics unless the name consists of lower-case letters, digits and
-// underscores.
+// Like [WithSchema], Schema panics unless the name consists of at most 63 lower-case letters,
+// digits and underscores, and doesn't begin with a digit.
 func Schema(schema string) string {
 	mustBeSchema(schema)
 	quoted := pgx.Identifier{schema}.Sanitize()

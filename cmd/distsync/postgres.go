@@ -211,7 +211,8 @@ func (d *doctor) checkStandbys(ctx context.Context) {
 	var named string
 	var there int
 	if !d.ask(ctx, "standbys",
-		`SELECT current_setting('synchronous_standby_names'),
+		`SELECT CASE WHEN current_setting('synchronous_commit') = 'local' THEN ''
+			ELSE current_setting('synchronous_standby_names') END,
 		(SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum'))`,
 		nil, &named, &there) {
 		return

@@ -46,6 +46,17 @@ func TestDoctorOfPostgres(t *testing.T) {
 	want(t, checks, "encoding", statusWarn, "LATIN1")
 }
 
+// With local commits, nothing waits for a standby, whatever its settings say.
+func TestDoctorOfLocalCommits(t *testing.T) {
+	t.Parallel()
+	server := testservers.Postgres(t, "synchronous_standby_names=missing",
+		"synchronous_commit=local")
+	server.SQL(postgresbackend.Schema(postgresbackend.DefaultSchema))
+	checks, _ := diagnose(t, "--store", testservers.PostgresURL(server.Addr))
+	want(t, checks, "standbys", statusOK, "wait for no standby")
+	want(t, checks, "exclusive", statusOK, "released")
+}
+
 // Where nobody can be told of releases the doctor says so.
 func TestDoctorBehindABouncer(t *testing.T) {
 	t.Parallel()

@@ -76,7 +76,7 @@ func (o *outbox) drain(ctx context.Context, client *dlock.Client) error {
 		}
 		err = o.drainWith(ctx, hold)
 		_ = hold.Release(context.WithoutCancel(ctx)) // if it fails, the lease must expire
-		if !errors.Is(err, dlock.ErrLost) && !errors.Is(err, postgresbackend.ErrLost) {
+		if !errors.Is(err, dlock.ErrLost) {
 			return err
 		}
 	}
