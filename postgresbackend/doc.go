@@ -123,8 +123,17 @@
 // # Access
 //
 // The functions run with the rights of their owner, which is the role that ran the text of
-// [Schema]. Use a role that nobody logs in as. Other roles need the right to use the schema and to
-// execute the functions, but none on the tables:
+// [Schema]. Use a role that nobody logs in as:
+//
+//	CREATE ROLE locks NOLOGIN;
+//	GRANT CREATE ON DATABASE orders TO locks;
+//	BEGIN;
+//	SET LOCAL ROLE locks;
+//	-- the text of Schema
+//	COMMIT;
+//
+// Other roles need the right to use the schema and to execute the functions, but none on the
+// tables:
 //
 //	GRANT USAGE ON SCHEMA distsync TO app;
 //	GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA distsync TO app;

@@ -1189,7 +1189,7 @@ END $f$;
 -- Tells those who have asked, after the commit of what there is to tell, in a transaction of its
 -- own: within the step all commits of the cluster would stand in line, and a queue that is full
 -- would undo the step. It waits for no flush, though reading may tidy up a page, which is logged.
--- p_how: o, one may get in; a, all may; r, all may unless somebody reads.
+-- p_how: r, nobody is told while somebody reads; o, all who wait are told.
 CREATE OR REPLACE FUNCTION {s}distsync_v1_tell(p_name text, p_how text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $f$
 BEGIN
