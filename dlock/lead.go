@@ -64,8 +64,9 @@ func (a *acquisition) committed() bool {
 func (a *acquisition) expects(s *state) bool {
 	o := a.in.object
 	if a.kind.Many() {
-		if o.spare > 0 && a.budget > 0 {
-			s.hasten(&a.alarm, a.began+a.budget/newsShare) // its wait might end earlier
+		if o.spare > 0 && a.budget > 0 { // its wait might end earlier
+			now := s.now()
+			s.hasten(&a.alarm, now+max(a.began+a.budget-now, 0)/newsShare)
 		}
 		// The client's own releases, and the ends of spare attempts, wake the call.
 		return o.exhausts(a) || o.spare > 0

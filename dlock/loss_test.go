@@ -154,8 +154,8 @@ func TestLossReasons(t *testing.T) {
 	}
 }
 
-// A process stands still from the very moment at which an unanswered renewal leaves the lease to run
-// out. The loss says so.
+// A process stands still from the very moment at which the lease runs out, since a renewal isn't
+// answered. The loss says so.
 func TestStandingStillAtTheEndOfALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newScript(membackend.New()).but(returns)

@@ -460,6 +460,37 @@ func TestTheRefusalOfASpareAttemptIsOutOfDate(t *testing.T) {
 	})
 }
 
+// A call that has waited for a while, and can wait for longer, asks no earlier than one that can
+// wait for ever: it waits for a spare attempt.
+func TestALongWaitDuringASpareAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		other := New(store, quiet())
+		defer other.Close()
+		kept := mustAcquire(t, other.Semaphore("x", 3), 2)
+		b, answered := newScript(store).but(returns), make(chan struct{})
+		c := New(b, quiet(), WithHandover(time.Hour))
+		defer c.Close()
+		s := c.Semaphore("x", 3)
+		h := mustAcquire(t, s, 1)
+		asking := started(t.Context(), s, 1)
+		behind := started(t.Context(), s, 1, Wait(time.Second))
+		time.Sleep(time.Second / 2)
+		b.acquire.took()
+		b.acquire.set(func(s *acquireStep) { <-answered })
+		mustRelease(t, kept) // the first call asks
+		synctest.Wait()
+		mustRelease(t, h) // to the one that asks
+		time.Sleep(handedPatience / 2)
+		if n := b.acquire.count(); n != 1 {
+			t.Errorf("%d calls ask, want 1", n)
+		}
+		close(answered)
+		mustRelease(t, <-behind)
+		mustRelease(t, <-asking)
+	})
+}
+
 // A call that can't wait for long doesn't wait for a spare attempt.
 func TestAShortWaitDuringASpareAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
