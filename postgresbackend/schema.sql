@@ -374,8 +374,8 @@ BEGIN
 		RAISE EXCEPTION 'distsync: role %', p_role USING ERRCODE = '22023';
 	END IF;
 {begin}
-	-- A waiter that asks to be told takes the other side of this: either it is seen to have asked, or
-	-- it sees that this is over.
+	-- A waiter that asks to be told takes the other side of this: either it is seen to have asked,
+	-- or it sees that this is over.
 	alone := pg_advisory_xact_lock_shared({s}distsync_v1_key(p_name))
 		IS NULL; -- faster than PERFORM
 	IF p_keep <= 0 THEN -- what nearly all want, in one statement

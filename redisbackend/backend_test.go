@@ -62,7 +62,8 @@ func TestScriptsForgotten(t *testing.T) {
 	anywhere(t, func(t *testing.T, addr string) {
 		wiretest.ScriptsForgotten(t, addr, func(t testing.TB, addr string) backend.Backend {
 			return redisbackend.New(connect(t, addr, func(o *redis.Options) {
-				o.ReadTimeout = testservers.Patience // miniredis interprets thousands of scripts slowly
+				// miniredis interprets thousands of scripts slowly
+				o.ReadTimeout = testservers.Patience
 			}))
 		})
 	})

@@ -57,5 +57,7 @@ func TestSubscribeRefused(t *testing.T) {
 }
 
 func TestSubscribeInQuickSuccession(t *testing.T) {
-	anywhere(t, func(t *testing.T, addr string) { wiretest.QuickSuccession(t, addr, on) })
+	anywhere(t, func(t *testing.T, addr string) {
+		wiretest.QuickSuccession(t, open(t, connect(t, addr)), open(t, connect(t, addr)))
+	})
 }

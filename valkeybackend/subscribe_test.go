@@ -78,5 +78,8 @@ func TestSubscribeRefused(t *testing.T) {
 
 func TestSubscribeInQuickSuccession(t *testing.T) {
 	t.Parallel()
-	anywhere(t, func(t *testing.T, addr string) { wiretest.QuickSuccession(t, addr, simply) })
+	anywhere(t, func(t *testing.T, addr string) {
+		wiretest.QuickSuccession(t, open(t, connectSimply(t, addr)),
+			open(t, connectSimply(t, addr)))
+	})
 }

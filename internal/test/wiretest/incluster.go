@@ -13,7 +13,9 @@ import (
 
 // InCluster checks plain locks in a cluster of three masters. The function patient makes a backend
 // whose client waits for a node that hangs for longer than the test does.
-func InCluster(t *testing.T, nodes []*testservers.Server, p Package, patient func() backend.Backend) {
+func InCluster(
+	t *testing.T, nodes []*testservers.Server, p Package, patient func() backend.Backend,
+) {
 	session := func(t *testing.T) Session { return open(t, p.Cluster(t, nodes, Options{})) }
 	t.Run("steps", func(t *testing.T) { TakesAllSteps(t, session(t)) })
 	t.Run("several locks", func(t *testing.T) {

@@ -83,24 +83,8 @@ func Sharded(t *testing.T, p Package, nodes []*testservers.Server) {
 	})
 
 	t.Run("in quick succession", func(t *testing.T) {
-		s, other := open(t, p.Cluster(t, nodes, sharded)), open(t, p.Cluster(t, nodes, sharded))
-		var running sync.WaitGroup
-		for i := range 8 {
-			running.Go(func() {
-				for j := range 30 {
-					l := Subscribe(t, s, fmt.Sprint("name", i))
-					if l == nil {
-						return
-					}
-					if j%3 == 0 {
-						Free(t, other, l.Name)
-						l.Wait()
-					}
-					l.Sub.Close()
-				}
-			})
-		}
-		running.Wait()
+		QuickSuccession(t, open(t, p.Cluster(t, nodes, sharded)),
+			open(t, p.Cluster(t, nodes, sharded)))
 	})
 
 	t.Run("locker", func(t *testing.T) {
